@@ -1,0 +1,131 @@
+"""What a partition's log promises, on one page. The segment engine in this package keeps these promises on local
+files; a replicated engine can stand behind the same methods.
+
+Offsets count records. Ranges are half-open: `next_offset` is the first offset that is not assigned yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import NewType, Protocol
+
+Offset = NewType("Offset", int)
+
+NO_SEQUENCE = -1
+"""First sequence of a batch whose producer did not number it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A record set on its way into the log. `payload` is the set as the producer packed it; nobody looks inside."""
+
+    payload: bytes
+    record_count: int
+    payload_crc: int
+    codec: int = 0
+    flags: int = 0
+    producer_id: bytes = b""
+    producer_epoch: int = 0
+    first_sequence: int = NO_SEQUENCE
+
+
+@dataclass(frozen=True, slots=True)
+class EntryHeader:
+    """What the log knows about a stored batch without its payload."""
+
+    base_offset: Offset
+    record_count: int
+    append_time_ms: int
+    payload_bytes: int
+    payload_crc: int
+    codec: int
+    flags: int
+    producer_id: bytes
+    producer_epoch: int
+    first_sequence: int
+
+    @property
+    def next_offset(self) -> Offset:
+        return Offset(self.base_offset + self.record_count)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A stored batch, whole."""
+
+    header: EntryHeader
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOffset:
+    """An offset found by time, with the append time of the batch it lies in."""
+
+    offset: Offset
+    append_time_ms: int
+
+
+class Log(Protocol):
+    """One partition's log: a single writer, any number of readers, all on one event loop."""
+
+    @property
+    def earliest_offset(self) -> Offset:
+        """First offset that can be read. Equal to `next_offset` while the log is empty."""
+
+    @property
+    def next_offset(self) -> Offset:
+        """The offset the next appended record gets."""
+
+    @property
+    def synced_offset(self) -> Offset:
+        """Everything below survives power loss. Never above `next_offset`."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all retained segments."""
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Bytes written but not yet synced: what power loss would take."""
+
+    @property
+    def segment_count(self) -> int: ...
+
+    def append(self, batch: Batch, now_ms: int) -> EntryHeader:
+        """Write the batch into the page cache and make it visible. Never waits for the disk: survives the death of
+        the process, not yet the loss of power. All or nothing: on an error nothing is visible or left behind.
+
+        Raises StorageFailed.
+        """
+
+    async def read(self, offset: Offset, max_bytes: int) -> Sequence[Entry]:
+        """Whole entries from the one that holds `offset` on, at least one if there is any, together not above
+        `max_bytes` unless the first alone is. Empty at `next_offset`. Suspends only if the bytes are not in memory.
+
+        Raises OffsetOutOfRange, PartitionDamaged.
+        """
+
+    def headers(self, offset: Offset) -> AsyncIterator[EntryHeader]:
+        """Headers of the entries from the one that holds `offset` to the end, without reading payloads.
+
+        Raises OffsetOutOfRange, PartitionDamaged.
+        """
+
+    async def find_time(self, time_ms: int) -> TimedOffset | None:
+        """The first offset whose batch was appended at or after `time_ms`; None if there is none."""
+
+    async def sync(self, upto: Offset) -> None:
+        """Return once everything below `upto` survives power loss. One disk sync serves all who wait for it.
+
+        Raises StorageFailed; the log then refuses further appends until it is opened anew.
+        """
+
+    async def trim(self, before: Offset) -> Offset:
+        """Forget the records below `before` for good and answer the new earliest offset. Survives power loss.
+
+        Raises OffsetOutOfRange if `before` is above `next_offset`.
+        """
+
+    async def close(self) -> None:
+        """Sync and let go of every file. Idempotent."""
