@@ -1,0 +1,82 @@
+# Everything here works from a fresh clone: what a target needs is made first. `make help` lists the targets.
+
+# Every directory with a pyproject.toml of its own. Adding a service or a client is a line here, then `make lock`.
+DISTRIBUTIONS := \
+    proto \
+    services/common \
+    services/broker
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+# What lint and fix look at, as far as it exists.
+CHECKED := $(wildcard proto/cursus_proto services clients tests bench tools)
+BUF := $(firstword $(wildcard tools/node_modules/.bin/buf) $(shell command -v buf))
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-unit test-property test-integration test-crash test-e2e lint fix proto lock bench clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY)  ## Make .venv: every pinned dependency and our own distributions, editable
+
+# Installs into what is there, so a changed pyproject costs seconds. A lock that drops a package leaves it installed
+# until `make clean`; a lock that changes one replaces it.
+$(READY): requirements.lock $(DISTRIBUTIONS:%=%/pyproject.toml)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Cursus needs Python 3.11 or newer; try make PYTHON=python3.12")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(DISTRIBUTIONS:%=-e ./%)
+	@touch $@
+
+run: $(READY)  ## Start the broker in the foreground on ./data; Ctrl-C stops it cleanly
+	exec $(BIN)/cursus-broker --data-dir data
+
+test: test-unit test-property test-integration test-crash test-e2e  ## Run every test
+
+test-unit: $(READY)  ## Run the tests that need no process of their own
+test-property: $(READY)  ## Run the hypothesis tests
+test-integration: $(READY)  ## Run the tests against one real service process
+test-crash: $(READY)  ## Run the tests that kill, tear and fill up
+test-e2e: $(READY)  ## Run the user's stories over all services
+test-%:
+	@if [ -d tests/$* ]; then echo "$(PYTEST) tests/$*"; $(PYTEST) tests/$*; else echo "tests/$*: none yet"; fi
+
+lint: $(READY)  ## Check with ruff, mypy --strict and, where it is installed, buf
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict $(CHECKED)
+ifdef BUF
+	$(BIN)/python tools/googleapis.py build/googleapis
+	$(BUF) lint --path proto/cursus
+	$(BUF) format --diff --exit-code --path proto/cursus
+else
+	@echo "buf lint: skipped, buf is neither on PATH nor in tools/node_modules (npm ci --prefix tools installs it)"
+endif
+
+fix: $(READY)  ## Repair what the linters can repair by themselves
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+ifdef BUF
+	$(BIN)/python tools/googleapis.py build/googleapis
+	$(BUF) format --write --path proto/cursus
+endif
+
+proto: $(READY)  ## Generate the Python stubs from proto/cursus
+	$(BIN)/python tools/generate_stubs.py proto proto/cursus_proto
+
+# Our own distributions are read for what they need and left out: they are installed from the checkout.
+lock: $(READY)  ## Pin all dependencies again, with hashes, for CPython 3.11 and newer on any platform
+	printf -- '-e ./%s\n' $(DISTRIBUTIONS) | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+	    --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
+	    $(shell sed -n 's/^name = "\(.*\)"/--no-emit-package \1/p' $(DISTRIBUTIONS:%=%/pyproject.toml)) \
+	    --output-file requirements.lock - requirements-dev.in
+
+bench: $(READY)  ## Measure against a bare gRPC service; writes bench/results
+	$(BIN)/python -m bench
+
+clean:  ## Remove the environment and everything generated that git does not keep; leaves ./data alone
+	rm -rf .venv build tools/bin tools/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
