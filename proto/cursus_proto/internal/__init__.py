@@ -1,0 +1,1 @@
+"""Generated: what only the services themselves speak."""

@@ -1,0 +1,1 @@
+"""Generated from cursus/v1: the public contract."""
