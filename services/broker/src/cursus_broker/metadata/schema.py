@@ -1,0 +1,85 @@
+"""The tables of the metadata database and the numbered steps that lead to them.
+
+A step, once released, is never edited: a database on some disk has already taken it. `PRAGMA user_version` counts the
+steps a database has taken; `PRAGMA application_id` tells ours from any other SQLite file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from cursus_broker.errors import StorageFailed
+
+APPLICATION_ID: Final = 0x43555253  # "CURS", shown by `file metadata.db`
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
+    (
+        "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID",
+        """CREATE TABLE topics (
+            name        TEXT PRIMARY KEY,
+            id          TEXT NOT NULL UNIQUE,
+            partitions  INTEGER NOT NULL CHECK (partitions > 0),
+            config      TEXT NOT NULL,
+            created_ms  INTEGER NOT NULL
+        ) STRICT, WITHOUT ROWID""",
+        """CREATE TABLE groups (
+            name        TEXT PRIMARY KEY,
+            generation  INTEGER NOT NULL CHECK (generation >= 0),
+            strategy    TEXT NOT NULL,
+            created_ms  INTEGER NOT NULL
+        ) STRICT, WITHOUT ROWID""",
+        # The cascades are the promise that no offset outlives its topic or group, not even one whose commit raced
+        # with the deletion: a topic created anew under the same name starts without history.
+        """CREATE TABLE offsets (
+            group_name      TEXT NOT NULL REFERENCES groups (name) ON DELETE CASCADE,
+            topic           TEXT NOT NULL REFERENCES topics (name) ON DELETE CASCADE,
+            partition       INTEGER NOT NULL CHECK (partition >= 0),
+            next_offset     INTEGER NOT NULL CHECK (next_offset >= 0),
+            metadata        TEXT NOT NULL,
+            commit_time_ms  INTEGER NOT NULL,
+            PRIMARY KEY (group_name, topic, partition)
+        ) STRICT, WITHOUT ROWID""",
+        "CREATE INDEX offsets_by_topic ON offsets (topic)",  # the cascade of a topic would scan the table without it
+        # A cache: what a partition knew of its producers when its log ended at `upto_offset`. The rest, or all of it
+        # where there is no row, is read from the batch headers of the log.
+        """CREATE TABLE producers (
+            topic        TEXT NOT NULL REFERENCES topics (name) ON DELETE CASCADE,
+            partition    INTEGER NOT NULL CHECK (partition >= 0),
+            upto_offset  INTEGER NOT NULL CHECK (upto_offset >= 0),
+            ledger       BLOB NOT NULL,
+            PRIMARY KEY (topic, partition)
+        ) STRICT, WITHOUT ROWID""",
+    ),
+)
+
+VERSION: Final = len(MIGRATIONS)
+
+
+def migrate(connection: sqlite3.Connection, file: str) -> None:
+    """Bring the database to `VERSION`, each step in its own transaction. The connection is in autocommit mode.
+
+    Raises StorageFailed for a database that is not ours or was written by a newer broker.
+    """
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application_id != APPLICATION_ID and (version, application_id) != (0, 0):
+        raise StorageFailed(f"{file} is an SQLite database, but not a broker's metadata", file=file)
+    if version > VERSION:
+        raise StorageFailed(
+            f"{file} has schema version {version}, this broker knows up to {VERSION}: run the newer broker",
+            file=file,
+            version=version,
+            supported=VERSION,
+        )
+    for number in range(version, VERSION):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for statement in MIGRATIONS[number]:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {number + 1}")
+        except sqlite3.Error:
+            connection.execute("ROLLBACK")
+            raise
+        connection.execute("COMMIT")

@@ -1,0 +1,193 @@
+"""The metadata store: SQLite on a thread of its own, many writes in one transaction.
+
+Writes take effect in the order of the calls. All writes that wait when the thread comes free share one commit, and so
+one disk sync; each caller's awaitable resolves after it. Cancelling a caller cancels its wait, never the write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cursus_broker.errors import CursusError, InvalidRequest, ResourceLimit, ShuttingDown, StorageFailed
+from cursus_broker.metadata import database
+from cursus_broker.metadata.model import (
+    CommittedOffset,
+    Snapshot,
+    StoredGroup,
+    StoredLedger,
+    StoredTopic,
+    TopicPartition,
+)
+
+MAX_WAITING_WRITES: Final = 10_000
+MAX_BATCH: Final = 1_000  # bounds how long one transaction keeps the writes behind it waiting
+
+Settled = Callable[[CursusError | None], None]
+"""Called on the event loop when a write is durable (None) or refused, in the order of the writes and before their
+awaitables resolve: also when the caller no longer waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    apply: Callable[[sqlite3.Connection], None]
+    done: asyncio.Future[None]
+    settled: Settled | None
+
+    def settle(self, error: CursusError | None) -> None:
+        if self.settled is not None:
+            self.settled(error)
+        if error is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(error)
+
+
+class MetadataStore:
+    """One open metadata database. Make it with `open`, end it with `close`, both on the event loop that uses it."""
+
+    def __init__(self, path: Path, thread: ThreadPoolExecutor, connection: sqlite3.Connection, created: bool) -> None:
+        self.path = path
+        self.created = created
+        """True if there was no database before: in a directory that holds logs, a reason to stop and ask."""
+        self._thread = thread
+        self._connection = connection
+        self._waiting: deque[_Write] = deque()
+        self._writer: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @classmethod
+    async def open(cls, path: Path) -> MetadataStore:
+        """Open the database at `path`, or create it if there is no file.
+
+        Raises StorageFailed, naming the file, if it is damaged, not ours or newer than this broker.
+        """
+        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
+        try:
+            opened = await asyncio.get_running_loop().run_in_executor(thread, database.open_database, path)
+        except BaseException:
+            thread.shutdown(wait=False)
+            raise
+        return cls(path, thread, *opened)
+
+    async def load(self) -> Snapshot:
+        """Everything that is durable now."""
+
+        def read() -> Snapshot:
+            with database.storage_errors(self.path):
+                return database.load(self._connection)
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, read)
+
+    def put_topic(self, topic: StoredTopic) -> Awaitable[None]:
+        """Create the topic or replace what is stored of it; its offsets stay."""
+        return self._submit(lambda connection: database.put_topic(connection, topic))
+
+    def delete_topic(self, name: str) -> Awaitable[None]:
+        """Forget the topic and every offset committed for it. Unknown names are fine."""
+        return self._submit(lambda connection: database.delete_topic(connection, name))
+
+    def put_group(self, group: StoredGroup, settled: Settled | None = None) -> Awaitable[None]:
+        return self._submit(lambda connection: database.put_group(connection, group), settled)
+
+    def delete_group(self, name: str) -> Awaitable[None]:
+        """Forget the group and its offsets. Unknown names are fine."""
+        return self._submit(lambda connection: database.delete_group(connection, name))
+
+    def commit_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        settled: Settled | None = None,
+    ) -> Awaitable[None]:
+        """Store the offsets, all or none, whatever was there before: order is judged by `groups/offsets.py`.
+
+        The awaitable raises GroupNotFound or TopicNotFound if one of them is not stored (any more).
+        """
+        stored = dict(offsets)
+        return self._submit(lambda connection: database.put_offsets(connection, group, stored), settled)
+
+    def put_ledger(self, partition: TopicPartition, stored: StoredLedger) -> Awaitable[None]:
+        """Remember what a partition knows of its producers."""
+        return self._submit(lambda connection: database.put_ledger(connection, partition, stored))
+
+    async def load_ledger(self, partition: TopicPartition) -> StoredLedger | None:
+        """What was remembered last, if anything was."""
+
+        def read() -> StoredLedger | None:
+            with database.storage_errors(self.path):
+                return database.load_ledger(self._connection, partition)
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, read)
+
+    async def close(self) -> None:
+        """Finish the writes that wait, then close the file. Later writes are refused. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._writer is not None:
+            await self._writer
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._connection.close)
+        self._thread.shutdown(wait=False)
+
+    def _submit(self, apply: Callable[[sqlite3.Connection], None], settled: Settled | None = None) -> Awaitable[None]:
+        """Queue a write at once; raises ShuttingDown or ResourceLimit, and then nothing was queued."""
+        if self._closed:
+            raise ShuttingDown
+        if len(self._waiting) >= MAX_WAITING_WRITES:
+            raise ResourceLimit(f"{MAX_WAITING_WRITES} metadata writes are waiting for the disk: try again later")
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Write(apply, done, settled))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write_waiting(), name="metadata-writer")
+        return asyncio.shield(done)
+
+    async def _write_waiting(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            batch = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
+            try:
+                outcomes = await loop.run_in_executor(self._thread, self._commit, [write.apply for write in batch])
+            except Exception as error:  # our own mistake; nobody may wait for ever because of it
+                outcomes = [StorageFailed(f"metadata database {self.path}: {error!r}") for _ in batch]
+            for write, outcome in zip(batch, outcomes, strict=True):
+                write.settle(outcome)
+
+    def _commit(self, writes: Sequence[Callable[[sqlite3.Connection], None]]) -> list[CursusError | None]:
+        """One transaction on the store's thread. A refused write costs only its own caller; a failed commit, all."""
+        outcomes: list[CursusError | None] = []
+        try:
+            with database.storage_errors(self.path):
+                self._connection.execute("BEGIN IMMEDIATE")
+                for write in writes:
+                    outcomes.append(self._apply(write))
+                self._connection.execute("COMMIT")
+        except StorageFailed as error:
+            with suppress(sqlite3.Error):  # SQLite has often rolled back by itself
+                self._connection.execute("ROLLBACK")
+            return [StorageFailed(str(error), **error.metadata) for _ in writes]
+        return outcomes
+
+    def _apply(self, write: Callable[[sqlite3.Connection], None]) -> CursusError | None:
+        self._connection.execute("SAVEPOINT one_write")
+        try:
+            with database.storage_errors(self.path):
+                write(self._connection)
+        except (OverflowError, UnicodeError) as error:
+            refused: CursusError = InvalidRequest(f"a value does not fit into the metadata database: {error}")
+        except CursusError as error:
+            refused = error
+        else:
+            self._connection.execute("RELEASE one_write")
+            return None
+        # A full disk makes SQLite roll everything back by itself; then the next statement fails for all of them.
+        self._connection.execute("ROLLBACK TO one_write")
+        self._connection.execute("RELEASE one_write")
+        return refused
