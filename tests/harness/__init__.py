@@ -1,0 +1,1 @@
+"""What tests share: real processes, waiting without sleeping, certificates. The only place that spawns."""
