@@ -69,7 +69,7 @@ class ServiceProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, **self._env},
+                env={**_inherited_environment(), **self._env},
                 limit=_MAX_LINE_BYTES,
             )
         try:
@@ -117,7 +117,7 @@ class ServiceProcess:
             raise self._failed(f"did not end within {STOP_DEADLINE_S} s of SIGTERM") from None
 
     async def restart(self, *, kill: bool = False) -> Self:
-        """Ends it if it runs, with SIGKILL if `kill`, and starts it again. The addresses change: ports are free ones."""
+        """Ends it if it runs, with SIGKILL if `kill`, and starts it again. It picks other ports."""
         if self.running:
             if kill:
                 await self.kill()
@@ -166,6 +166,11 @@ class ServiceProcess:
 
     def _tail(self) -> str:
         return f"--- end of {self._log_path.name}:\n{self.log[-_SHOWN_LOG_BYTES:]}"
+
+
+def _inherited_environment() -> dict[str, str]:
+    """Ours without its CURSUS_* variables: a developer's settings must not decide a test."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("CURSUS_")}
 
 
 async def _drain(process: asyncio.subprocess.Process) -> None:

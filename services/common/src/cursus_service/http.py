@@ -37,7 +37,7 @@ class Limits:
     """What one server grants its peers."""
 
     connections: int = 64
-    """Further connections are answered 503 and closed, so that a probe learns the truth instead of hanging."""
+    """As many again are answered 503, so that a probe learns the truth instead of hanging; more are hung up on."""
     request_s: float = 10.0
     """From the first wait for a request to its last byte; also how long a kept connection may idle."""
     response_s: float = 30.0
@@ -65,8 +65,8 @@ class Response:
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-class _BadRequest(Exception):
-    """The bytes are no request this server understands; answered with `status`, then the connection is closed."""
+class _Refused(Exception):
+    """A request that is not handled, mostly because it is none: answered with `status`, then hung up on."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)
@@ -89,7 +89,7 @@ class HttpServer:
         """Listens, and returns the address in use; port 0 picks a free one."""
         assert self._server is None, "started twice"
         self._server = await asyncio.start_server(
-            self._connected, host, port, limit=MAX_HEAD_BYTES, backlog=LISTEN_BACKLOG
+            self._accept, host, port, limit=MAX_HEAD_BYTES, backlog=LISTEN_BACKLOG
         )
         bound_host, bound_port = self._server.sockets[0].getsockname()[:2]
         return str(bound_host), int(bound_port)
@@ -113,12 +113,18 @@ class HttpServer:
     ) -> None:
         await self.close()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= 2 * self._limits.connections:
+            writer.transport.abort()  # Even saying no has a bound.
+            return
+        busy = len(self._connections) >= self._limits.connections
+        task = asyncio.create_task(self._serve(reader, writer, busy=busy), name="http-connection")
         self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, busy: bool) -> None:
         try:
-            await self._converse(reader, writer)
+            await self._converse(reader, writer, busy=busy)
             writer.close()
             # Counted until the peer has taken the last bytes, else one that never reads would escape the limit.
             async with asyncio.timeout(self._limits.response_s):
@@ -127,20 +133,18 @@ class HttpServer:
             pass  # The peer left, stalled or took too long; nobody is there to be told.
         finally:
             writer.transport.abort()  # A no-op after an orderly close.
-            self._connections.discard(task)
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._connections) > self._limits.connections:
-            busy = Response(HTTPStatus.SERVICE_UNAVAILABLE, b"too many connections")
-            await self._send(writer, busy, head_only=False, keep_alive=False)
-            return
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, busy: bool) -> None:
         for _ in range(MAX_REQUESTS_PER_CONNECTION):
             try:
                 async with asyncio.timeout(self._limits.request_s):
                     request = await _read_request(reader)
-            except _BadRequest as error:
-                refusal = Response(error.status, str(error).encode())
-                await self._send(writer, refusal, head_only=False, keep_alive=False)
+                if busy:
+                    raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections")
+            except _Refused as refused:
+                response = Response(refused.status, str(refused).encode())
+                await self._send(writer, response, head_only=False, keep_alive=False)
+                await self._linger(reader, writer)
                 return
             if request is None:
                 return
@@ -148,6 +152,14 @@ class HttpServer:
             await self._send(writer, response, head_only=request.method == "HEAD", keep_alive=request.keep_alive)
             if not request.keep_alive:
                 return
+
+    async def _linger(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Reads on for a while: closing over unread bytes resets the connection, and the peer loses the answer."""
+        writer.write_eof()
+        unread = MAX_BODY_BYTES
+        async with asyncio.timeout(self._limits.request_s):
+            while unread > 0 and (chunk := await reader.read(unread)):
+                unread -= len(chunk)
 
     async def _respond(self, request: Request) -> Response:
         if request.method not in ALLOWED_METHODS:
@@ -186,10 +198,10 @@ async def _read_request(reader: asyncio.StreamReader) -> Request | None:
     except asyncio.IncompleteReadError as error:
         if not error.partial:
             return None
-        raise _BadRequest(HTTPStatus.BAD_REQUEST, "the request ends in the middle") from None
+        raise _Refused(HTTPStatus.BAD_REQUEST, "the request ends in the middle") from None
     except asyncio.LimitOverrunError:
         status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-        raise _BadRequest(status, f"more than {MAX_HEAD_BYTES} bytes of headers") from None
+        raise _Refused(status, f"more than {MAX_HEAD_BYTES} bytes of headers") from None
     request_line, *header_lines = head[:-4].decode("latin-1").split("\r\n")
     method, target, version = _split_request_line(request_line)
     headers = dict(_split_header(line) for line in header_lines)
@@ -202,30 +214,30 @@ async def _read_request(reader: asyncio.StreamReader) -> Request | None:
 def _split_request_line(line: str) -> tuple[str, str, str]:
     parts = line.split(" ")
     if len(parts) != 3 or not parts[0].isalpha() or not parts[0].isascii():
-        raise _BadRequest(HTTPStatus.BAD_REQUEST, "malformed request line")
+        raise _Refused(HTTPStatus.BAD_REQUEST, "malformed request line")
     method, target, version = parts
     if version not in ("HTTP/1.1", "HTTP/1.0"):
-        raise _BadRequest(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "HTTP/1.1 is spoken here")
+        raise _Refused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "HTTP/1.1 is spoken here")
     if not target.startswith("/") and not (target == "*" and method == "OPTIONS"):
-        raise _BadRequest(HTTPStatus.BAD_REQUEST, "malformed request target")
+        raise _Refused(HTTPStatus.BAD_REQUEST, "malformed request target")
     return method.upper(), target, version
 
 
 def _split_header(line: str) -> tuple[str, str]:
     name, colon, value = line.partition(":")
     if not colon or not name or name != name.strip():
-        raise _BadRequest(HTTPStatus.BAD_REQUEST, "malformed header")
+        raise _Refused(HTTPStatus.BAD_REQUEST, "malformed header")
     return name.lower(), value.strip()
 
 
 async def _skip_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> None:
     if "transfer-encoding" in headers:
-        raise _BadRequest(HTTPStatus.NOT_IMPLEMENTED, "chunked requests are not taken")
+        raise _Refused(HTTPStatus.NOT_IMPLEMENTED, "chunked requests are not taken")
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()):
-        raise _BadRequest(HTTPStatus.BAD_REQUEST, "malformed Content-Length")
+        raise _Refused(HTTPStatus.BAD_REQUEST, "malformed Content-Length")
     if len(length) > 9 or int(length) > MAX_BODY_BYTES:
-        raise _BadRequest(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"bodies end at {MAX_BODY_BYTES} bytes")
+        raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"bodies end at {MAX_BODY_BYTES} bytes")
     await reader.readexactly(int(length))
 
 

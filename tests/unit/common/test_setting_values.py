@@ -1,0 +1,103 @@
+"""Values as text: every type reads what it shows, and says what it wants when it cannot."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+from cursus_service.settings.values import GIB, MIB, Unit, parse, show
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+class Colour(StrEnum):
+    RED = "red"
+    DARK_BLUE = "dark-blue"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("64MiB", 64 * MIB),
+        ("1.5 KiB", 1536),
+        ("10GB", 10**10),
+        ("4096", 4096),
+        ("1_000", 1000),
+        ("-1", -1),
+        ("2GiB", 2 * GIB),
+    ],
+)
+def test_a_size_may_carry_a_unit(text: str, expected: int) -> None:
+    assert parse(text, int, Unit.BYTES) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "expected"),
+    [
+        ("100", Unit.MILLISECONDS, 100),
+        ("0.1s", Unit.MILLISECONDS, 100),
+        ("5min", Unit.SECONDS, 300),
+        ("7d", Unit.HOURS, 168),
+        ("90s", Unit.SECONDS, 90),
+    ],
+)
+def test_a_duration_is_converted_to_the_unit_of_its_setting(text: str, unit: Unit, expected: int) -> None:
+    assert parse(text, int, unit) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "annotation", "unit", "wanted"),
+    [
+        ("64 MiBs", int, Unit.BYTES, "a size such as"),
+        ("64M", int, Unit.BYTES, "a size such as"),
+        ("1ms", int, Unit.SECONDS, "a whole number of s"),
+        ("5 parsecs", int, Unit.SECONDS, "a duration"),
+        ("5s", int, Unit.NONE, "a whole number"),
+        ("1.5", int, Unit.NONE, "a whole number"),
+        ("nan", float, Unit.NONE, "a number"),
+        ("1e999", float, Unit.NONE, "a finite number"),
+        ("maybe", bool, Unit.NONE, "true or false"),
+        ("green", Colour, Unit.NONE, "one of red, dark-blue"),
+        ("", Path, Unit.NONE, "a path"),
+        (["a", "b"], str, Unit.NONE, "a single value"),
+        (None, str, Unit.NONE, "given a value"),
+        ("x" * 100_000, str, Unit.NONE, "shorter than"),
+    ],
+)
+def test_a_bad_value_is_told_what_it_should_be(
+    text: str | list[str] | None, annotation: object, unit: Unit, wanted: str
+) -> None:
+    with pytest.raises(ValueError, match=wanted):
+        parse(text, annotation, unit)
+
+
+@pytest.mark.parametrize(
+    ("text", "annotation", "expected"),
+    [
+        ("Yes", bool, True),
+        ("off", bool, False),
+        ("DARK-BLUE", Colour, Colour.DARK_BLUE),
+        ("a, b,,c", tuple[str, ...], ("a", "b", "c")),
+        (["a,b", "c"], tuple[str, ...], ("a,b", "c")),
+        ("1,2", tuple[int, ...], (1, 2)),
+        ("none", int | None, None),
+        (None, str | None, None),
+        ("7", int | None, 7),
+        ("1.10", str, "1.10"),
+    ],
+)
+def test_each_type_reads_its_text(text: str | list[str] | None, annotation: object, expected: object) -> None:
+    assert parse(text, annotation) == expected
+
+
+@given(st.integers(min_value=-(2**62), max_value=2**62))
+def test_every_size_reads_back_as_shown(value: int) -> None:
+    assert parse(show(value, Unit.BYTES), int, Unit.BYTES) == value
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.booleans(), st.sampled_from(Colour))
+def test_every_scalar_reads_back_as_shown(number: float, flag: bool, colour: Colour) -> None:
+    assert parse(show(number), float) == number
+    assert parse(show(flag), bool) is flag
+    assert parse(show(colour), Colour) is colour
