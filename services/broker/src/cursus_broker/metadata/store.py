@@ -162,12 +162,10 @@ class MetadataStore:
 
     def _commit(self, writes: Sequence[Callable[[sqlite3.Connection], None]]) -> list[CursusError | None]:
         """One transaction on the store's thread. A refused write costs only its own caller; a failed commit, all."""
-        outcomes: list[CursusError | None] = []
         try:
             with database.storage_errors(self.path):
                 self._connection.execute("BEGIN IMMEDIATE")
-                for write in writes:
-                    outcomes.append(self._apply(write))
+                outcomes = [self._apply(write) for write in writes]
                 self._connection.execute("COMMIT")
         except StorageFailed as error:
             with suppress(sqlite3.Error):  # SQLite has often rolled back by itself
