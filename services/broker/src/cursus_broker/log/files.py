@@ -1,0 +1,154 @@
+"""The log's only door to the file system.
+
+Everything in this package that touches a file does it through `Files`, so that a test can stand between the log and the
+disk: `forgetful.py` loses what was not synced, tests fill the disk or break it. Paths are plain strings and descriptors
+plain integers, because the append path runs through here once per batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Files(Protocol):
+    """What the log asks of a file system. Every method may raise OSError and, but for the two noted, may block."""
+
+    def open(self, path: str, *, writable: bool, create: bool = False) -> int:
+        """A descriptor; writes go to the end of the file. `create` insists that the file is new."""
+
+    def close(self, descriptor: int) -> None: ...
+
+    def writev(self, descriptor: int, buffers: Sequence[bytes]) -> int:
+        """Append the buffers with one call into the page cache; answers how many bytes were taken, maybe fewer."""
+
+    def pread(self, descriptor: int, buffer: memoryview, position: int) -> int:
+        """Fill the buffer from `position`; fewer bytes than asked for only at the end of the file."""
+
+    def pread_cached(self, descriptor: int, buffer: memoryview, position: int) -> int:
+        """Like `pread`, but never waits for the disk: answers what is in memory, 0 if that is nothing."""
+
+    def advise_sequential(self, descriptor: int) -> None:
+        """Tell the kernel that the file is read from front to back, so that it reads further ahead."""
+
+    def truncate(self, descriptor: int, size: int) -> None: ...
+
+    def fdatasync(self, descriptor: int) -> None:
+        """The file's bytes and size survive power loss; its name does so only after `sync_directory`."""
+
+    def size(self, path: str) -> int: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def list(self, directory: str) -> list[str]:
+        """Names in the directory, in no order."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Replaces `target` in one step. Not durable before `sync_directory`."""
+
+    def unlink(self, path: str) -> None: ...
+
+    def make_directory(self, path: str) -> None: ...
+
+    def remove_directory(self, path: str) -> None: ...
+
+    def sync_directory(self, path: str) -> None:
+        """Names created, renamed and removed in the directory survive power loss."""
+
+
+class RealFiles:
+    """The operating system's files."""
+
+    def open(self, path: str, *, writable: bool, create: bool = False) -> int:
+        flags = os.O_CLOEXEC | (os.O_RDWR | os.O_APPEND if writable else os.O_RDONLY)
+        return os.open(path, flags | (os.O_CREAT | os.O_EXCL if create else 0), 0o640)
+
+    def close(self, descriptor: int) -> None:
+        os.close(descriptor)
+
+    def writev(self, descriptor: int, buffers: Sequence[bytes]) -> int:
+        return os.writev(descriptor, buffers)
+
+    def pread(self, descriptor: int, buffer: memoryview, position: int) -> int:
+        filled = 0
+        while filled < len(buffer):
+            count = os.preadv(descriptor, [buffer[filled:]], position + filled)
+            if count == 0:
+                break
+            filled += count
+        return filled
+
+    def pread_cached(self, descriptor: int, buffer: memoryview, position: int) -> int:
+        try:
+            return os.preadv(descriptor, [buffer], position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            # EOPNOTSUPP on file systems without it; a real read error shows again, and is reported, in `pread`.
+            return 0
+
+    def advise_sequential(self, descriptor: int) -> None:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        os.ftruncate(descriptor, size)
+
+    def fdatasync(self, descriptor: int) -> None:
+        os.fdatasync(descriptor)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def list(self, directory: str) -> list[str]:
+        return os.listdir(directory)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def make_directory(self, path: str) -> None:
+        os.mkdir(path, 0o750)
+
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def read_file(files: Files, path: str, max_bytes: int) -> bytes:
+    """The whole of a small file. Raises OSError, also when the file is larger than `max_bytes`."""
+    descriptor = files.open(path, writable=False)
+    try:
+        size = files.size(path)
+        if size > max_bytes:
+            raise OSError(f"{path} has {size} bytes, at most {max_bytes} were expected")
+        buffer = bytearray(size)
+        return bytes(buffer[: files.pread(descriptor, memoryview(buffer), 0)])
+    finally:
+        files.close(descriptor)
+
+
+def replace_file(files: Files, path: str, content: bytes, *, temporary: str) -> None:
+    """Put `content` at `path` so that power loss leaves the old or the new content and nothing between. The directory
+    is not synced: callers that need the new name to last do that."""
+    if files.exists(temporary):
+        files.unlink(temporary)
+    descriptor = files.open(temporary, writable=True, create=True)
+    try:
+        if files.writev(descriptor, (content,)) != len(content):
+            raise OSError(f"short write to {temporary}")
+        files.fdatasync(descriptor)
+    finally:
+        files.close(descriptor)
+    files.rename(temporary, path)

@@ -1,0 +1,50 @@
+"""The names of a partition's files. Nobody else spells or parses one.
+
+partition_{id}_segment_{n}.log         entries; n counts up from 0 without gaps
+partition_{id}_segment_{n}.index       the segment's sparse index, once it is sealed
+partition_{id}_segment_{n}.cut-{k}     bytes that recovery cut off the segment
+partition_{id}.checkpoint              earliest and synced offset
+partition_{id}.next.tmp, ….tmp         unfinished; removed when the log is opened
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+TEMPORARY_SUFFIX: Final = ".tmp"
+# `~` is not allowed in a topic's name, so no topic's directory can be mistaken for a deleted one.
+DELETED_PREFIX: Final = ".deleted~"
+
+_SEGMENT_FILE: Final = re.compile(r"partition_(\d+)_segment_(\d+)\.(log|index|cut-\d+)")
+
+
+def segment_name(partition: int, number: int) -> str:
+    return f"partition_{partition}_segment_{number}.log"
+
+
+def index_name(partition: int, number: int) -> str:
+    return f"partition_{partition}_segment_{number}.index"
+
+
+def cut_name(partition: int, number: int, count: int) -> str:
+    return f"partition_{partition}_segment_{number}.cut-{count}"
+
+
+def checkpoint_name(partition: int) -> str:
+    return f"partition_{partition}.checkpoint"
+
+
+def prepared_name(partition: int) -> str:
+    return f"partition_{partition}.next{TEMPORARY_SUFFIX}"
+
+
+def parse_segment_file(name: str) -> tuple[int, int, str] | None:
+    """Partition, segment number and kind (`log`, `index`, `cut-k`); None for the name of anything else."""
+    match = _SEGMENT_FILE.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2]), match[3])
+
+
+def is_temporary(name: str, partition: int) -> bool:
+    """Whether the name is that of an unfinished file of this partition."""
+    return name.endswith(TEMPORARY_SUFFIX) and name.startswith((f"partition_{partition}.", f"partition_{partition}_"))

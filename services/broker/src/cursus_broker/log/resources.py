@@ -1,0 +1,37 @@
+"""What all logs of one engine share: files, descriptors, index cache, a read buffer and the fault hook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from cursus_broker.log.descriptors import DescriptorPool
+from cursus_broker.log.files import Files
+from cursus_broker.log.index import IndexCache
+from cursus_broker.log.settings import KIB, MIB, LogSettings
+
+Fault = Callable[[str], None]
+"""Called at named points of writing, syncing and deleting. Only crash tests set it, and raise from it."""
+
+SCRATCH_BYTES: Final = MIB + 256 * KIB
+
+
+def no_fault(_point: str) -> None:
+    """The fault hook of a broker that is not under test."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    files: Files
+    pool: DescriptorPool
+    indexes: IndexCache
+    settings: LogSettings
+    fault: Fault = no_fault
+    # Reads on the event loop fill this buffer and copy the payloads out before anything else can run, so one buffer
+    # serves every log. Threads must not touch it.
+    scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(SCRATCH_BYTES)))
+
+    @classmethod
+    def of(cls, files: Files, settings: LogSettings, fault: Fault = no_fault) -> Resources:
+        return cls(files, DescriptorPool(files, settings.open_files), IndexCache(), settings, fault)
