@@ -11,14 +11,16 @@ BIN := .venv/bin
 READY := .venv/.ready
 # What lint and fix look at, as far as it exists.
 CHECKED := $(wildcard proto/cursus_proto services clients tests bench tools)
+# The pinned one, if it is installed, else whatever there is.
 BUF := $(firstword $(wildcard tools/node_modules/.bin/buf) $(shell command -v buf))
 PYTEST := $(BIN)/python -m pytest
+SUITES := unit property integration crash e2e
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-unit test-property test-integration test-crash test-e2e lint fix proto lock bench clean
+.PHONY: help setup run test $(SUITES:%=test-%) lint fix proto docs lock bench clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## Make .venv: every pinned dependency and our own distributions, editable
 
@@ -34,15 +36,15 @@ $(READY): requirements.lock $(DISTRIBUTIONS:%=%/pyproject.toml)
 run: $(READY)  ## Start the broker in the foreground on ./data; Ctrl-C stops it cleanly
 	exec $(BIN)/cursus-broker --data-dir data
 
-test: test-unit test-property test-integration test-crash test-e2e  ## Run every test
+test: $(SUITES:%=test-%)  ## Set up and run every test
 
-test-unit: $(READY)  ## Run the tests that need no process of their own
-test-property: $(READY)  ## Run the hypothesis tests
-test-integration: $(READY)  ## Run the tests against one real service process
-test-crash: $(READY)  ## Run the tests that kill, tear and fill up
-test-e2e: $(READY)  ## Run the user's stories over all services
-test-%:
-	@if [ -d tests/$* ]; then echo "$(PYTEST) tests/$*"; $(PYTEST) tests/$*; else echo "tests/$*: none yet"; fi
+test-unit:  ## Run the tests that need no process of their own
+test-property:  ## Run the hypothesis tests
+test-integration:  ## Run the tests against one real service process
+test-crash:  ## Run the tests that kill, tear and fill up
+test-e2e:  ## Run the user's stories over all services
+$(SUITES:%=test-%): test-%: $(READY)
+	@if [ -d tests/$* ]; then set -x; $(PYTEST) tests/$*; else echo "tests/$*: none yet"; fi
 
 lint: $(READY)  ## Check with ruff, mypy --strict and, where it is installed, buf
 	$(BIN)/ruff check .
@@ -66,6 +68,9 @@ endif
 
 proto: $(READY)  ## Generate the Python stubs from proto/cursus
 	$(BIN)/python tools/generate_stubs.py proto proto/cursus_proto
+
+docs: $(READY)  ## Generate docs/configuration.md from the settings
+	$(BIN)/python tools/configuration_reference.py docs/configuration.md
 
 # Our own distributions are read for what they need and left out: they are installed from the checkout.
 lock: $(READY)  ## Pin all dependencies again, with hashes, for CPython 3.11 and newer on any platform
