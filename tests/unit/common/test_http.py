@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from prometheus_client import CollectorRegistry, Counter
+
 from cursus_service.http import (
     MAX_HEAD_BYTES,
     NOT_LISTENING,
@@ -20,7 +22,6 @@ from cursus_service.http import (
     health_handler,
     metrics_handler,
 )
-from prometheus_client import CollectorRegistry, Counter
 
 READY = Health(None, {"log": "ok"})
 NOT_READY = Health(NOT_LISTENING, {"listener": "starting"})

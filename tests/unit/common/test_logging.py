@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import structlog
+
 from cursus_service.logging import LogFormat, LogLevel, configure_logging
 
 

@@ -4,6 +4,7 @@ import io
 import sys
 
 import pytest
+
 from cursus_service.process import announce_ready, format_address, raise_open_file_limit
 
 

@@ -6,9 +6,10 @@ from enum import StrEnum
 from pathlib import Path
 
 import pytest
-from cursus_service.settings.values import GIB, MIB, Unit, parse, show
 from hypothesis import given
 from hypothesis import strategies as st
+
+from cursus_service.settings.values import GIB, MIB, Unit, parse, show
 
 
 class Colour(StrEnum):

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 import pytest
+
 from cursus_service.settings import (
     KIB,
     MIB,
