@@ -66,6 +66,50 @@ class TimedOffset:
     append_time_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """How long a log keeps its records."""
+
+    max_age_ms: int | None = None  # None: age retires nothing
+    max_bytes: int | None = None  # None: size retires nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """What retention did to one log."""
+
+    earliest_offset: Offset
+    removed_segments: int
+    removed_bytes: int
+    rolled: bool  # a new segment was begun because the active one was old
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A torn tail that was cut off: none of it was ever acknowledged as synced."""
+
+    file: str
+    position: int
+    offset: Offset  # the log goes on from here
+    bytes: int  # of this file and of all segments after it
+    cause: str
+    set_aside: tuple[str, ...]  # where the bytes are now
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What opening a log found and did."""
+
+    earliest_offset: Offset
+    next_offset: Offset
+    segments: int
+    cut: Cut | None
+    rebuilt_indexes: int
+    walked_bytes: int
+    removed_segments: int  # left over from an interrupted trim
+    removed_files: int  # unfinished or orphaned files
+
+
 class Log(Protocol):
     """One partition's log: a single writer, any number of readers, all on one event loop."""
 
@@ -91,6 +135,12 @@ class Log(Protocol):
 
     @property
     def segment_count(self) -> int: ...
+
+    # Counters for metrics, since the log was opened.
+    appended_records: int
+    appended_bytes: int
+    syncs: int
+    sync_seconds_total: float
 
     def append(self, batch: Batch, now_ms: int) -> EntryHeader:
         """Write the batch into the page cache and make it visible. Never waits for the disk: survives the death of
@@ -127,5 +177,35 @@ class Log(Protocol):
         Raises OffsetOutOfRange if `before` is above `next_offset`.
         """
 
+    async def retain(self, policy: RetentionPolicy, now_ms: int) -> Retained:
+        """What the log does about its age, for a maintenance loop to call: begin a new segment where the active one is
+        old, and remove the segments that the policy retires. Raises StorageFailed.
+        """
+
+    def configure(self, *, segment_bytes: int | None, segment_ms: int | None) -> None:
+        """Let this log roll by its own measures; None follows the engine's settings. Takes effect at the next roll."""
+
     async def close(self) -> None:
         """Sync and let go of every file. Idempotent."""
+
+
+class Engine(Protocol):
+    """Where logs come from."""
+
+    async def open(self, directory: str, partition: int) -> tuple[Log, Recovered]:
+        """Open a partition's log, making it if there is none, and tell what had to be repaired.
+
+        Raises PartitionDamaged, StorageFailed.
+        """
+
+    async def delete(self, directory: str) -> None:
+        """Remove a directory and all logs in it. Once this returns the name is free, also after power loss.
+
+        Raises StorageFailed.
+        """
+
+    async def remove_leftovers(self) -> int:
+        """Finish deletions that a crash interrupted. For the start of the broker; answers how many there were."""
+
+    async def close(self) -> None:
+        """Close every log that is still open. Idempotent."""

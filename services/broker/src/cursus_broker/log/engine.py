@@ -17,10 +17,11 @@ from types import TracebackType
 from typing import Final, Self
 
 from cursus_broker.errors import StorageFailed
+from cursus_broker.log.api import Recovered
 from cursus_broker.log.files import Files, RealFiles
 from cursus_broker.log.log import SegmentLog
 from cursus_broker.log.names import DELETED_PREFIX
-from cursus_broker.log.recovery import OpenedLog, Recovered, recover
+from cursus_broker.log.recovery import OpenedLog, recover
 from cursus_broker.log.resources import Fault, Resources, no_fault
 from cursus_broker.log.settings import LogSettings
 from cursus_broker.log.sync import FLUSH_CONCURRENCY, Flusher

@@ -34,6 +34,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import google_crc32c
+
 from cursus_broker.log.api import NO_SEQUENCE, Batch, Entry, EntryHeader, Offset
 
 VERSION: Final = 1

@@ -14,10 +14,11 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from cursus_broker.errors import OffsetOutOfRange, PartitionDamaged, RecordTooLarge, StorageFailed
-from cursus_broker.log.api import Batch, Entry, EntryHeader, Offset, TimedOffset
+from cursus_broker.log.api import Batch, Entry, EntryHeader, Offset, Retained, RetentionPolicy, TimedOffset
 from cursus_broker.log.entry import (
     CONTROL,
     FIXED_BYTES,
@@ -28,7 +29,7 @@ from cursus_broker.log.entry import (
 from cursus_broker.log.names import cut_name, parse_segment_file, prepared_name
 from cursus_broker.log.recovery import OpenedLog
 from cursus_broker.log.resources import Resources
-from cursus_broker.log.retention import Retained, RetentionPolicy, expired, is_old
+from cursus_broker.log.retention import expired, is_old
 from cursus_broker.log.segment import CannotUndo, Place, Segment, segment_path, store_index
 from cursus_broker.log.sync import Flusher, GroupedSync, SyncPlan
 
@@ -113,6 +114,15 @@ class SegmentLog:
     def refusal(self) -> str | None:
         """Why appends are refused; None while they are not."""
         return self._refusal
+
+    def configure(self, *, segment_bytes: int | None, segment_ms: int | None) -> None:
+        """Let this log roll by its own measures; None follows the engine's settings. Takes effect at the next roll."""
+        shared = self._resources.settings
+        self._settings = replace(
+            shared,
+            segment_bytes=shared.segment_bytes if segment_bytes is None else segment_bytes,
+            segment_ms=shared.segment_ms if segment_ms is None else segment_ms,
+        )
 
     # Appending.
 
@@ -380,7 +390,8 @@ class SegmentLog:
         return await self._uninterrupted(self._retain(policy, now_ms))
 
     async def _retain(self, policy: RetentionPolicy, now_ms: int) -> Retained:
-        segments_before, bytes_before, rolled = len(self._segments), self.size_bytes, False
+        segments_before, bytes_before = len(self._segments), self.size_bytes
+        rolled = self.roll_if_old(now_ms)
         if not self._active.is_empty and self._refusal is None and is_old(self._active, policy, now_ms):
             self._roll(now_ms)
             rolled = True

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cursus_broker.errors import PartitionDamaged
-from cursus_broker.log.api import Offset
+from cursus_broker.log.api import Cut, Offset, Recovered
 from cursus_broker.log.checkpoint import Checkpoint, CheckpointFile
 from cursus_broker.log.entry import (
     CONTROL_BYTES,
@@ -49,32 +49,6 @@ from cursus_broker.log.segment import (
 from cursus_broker.log.settings import MIB
 
 _COPY_BYTES: Final = MIB
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A torn tail that was cut off: none of it was ever acknowledged as synced."""
-
-    file: str
-    position: int
-    offset: Offset  # the log goes on from here
-    bytes: int  # of this file and of all segments after it
-    cause: str
-    set_aside: tuple[str, ...]  # where the bytes are now
-
-
-@dataclass(frozen=True, slots=True)
-class Recovered:
-    """What opening a log found and did."""
-
-    earliest_offset: Offset
-    next_offset: Offset
-    segments: int
-    cut: Cut | None
-    rebuilt_indexes: int
-    walked_bytes: int
-    removed_segments: int  # left over from an interrupted trim
-    removed_files: int  # unfinished or orphaned files
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,27 +187,17 @@ class _Recovery:
                 return _Bad(missing, 0, self._segments[-1].next_offset, "the segment is missing")
             segment, bad = self._trust(number) if number in self._trusted else self._walk(number, offset)
             if segment is not None:
-                cause = self._discontinuity(segment, offset)
-                if cause is not None:
-                    return _Bad(number, 0, offset if offset is not None else 0, cause)
+                earliest = self._checkpoint.earliest_offset
+                if offset is None and segment.base_offset > earliest:
+                    cause = f"the log begins at offset {segment.base_offset}, records from {earliest} on are missing"
+                    return _Bad(max(number - 1, 0), 0, earliest, cause)
+                if offset is not None and segment.base_offset != offset:
+                    cause = f"the segment begins at offset {segment.base_offset} where {offset} was expected"
+                    return _Bad(number, 0, offset, cause)
                 self._segments.append(segment)
                 offset = segment.next_offset
             if bad is not None:
                 return bad
-        return None
-
-    def _discontinuity(self, segment: Segment, offset: int | None) -> str | None:
-        if offset is None:
-            if segment.base_offset > self._checkpoint.earliest_offset:
-                # Never a torn tail: the first segment is older than any other.
-                raise PartitionDamaged(
-                    segment.path,
-                    0,
-                    f"the log begins at offset {segment.base_offset}; records from"
-                    f" {self._checkpoint.earliest_offset} on are missing",
-                )
-        elif segment.base_offset != offset:
-            return f"the segment begins at offset {segment.base_offset} where {offset} was expected"
         return None
 
     def _trust(self, number: int) -> tuple[Segment | None, _Bad | None]:
@@ -275,7 +239,7 @@ class _Recovery:
         for number in [number for number in self._numbers if number >= bad.number]:
             if number != bad.number and number in self._trusted:
                 self._refuse(bad, f"segment {number} after it was sealed")
-            begin = bad.position + 1 if number == bad.number else 0
+            begin = bad.position if number == bad.number else 0
             witness = self._witness(number, begin, bad.offset, lost_from)
             if witness is not None:
                 self._refuse(bad, f"it was synced before the entry at byte {witness} of segment {number} was written")

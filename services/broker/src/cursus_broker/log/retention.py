@@ -3,26 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-from cursus_broker.log.api import Offset
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionPolicy:
-    max_age_ms: int | None = None  # None: age retires nothing
-    max_bytes: int | None = None  # None: size retires nothing
-
-
-@dataclass(frozen=True, slots=True)
-class Retained:
-    """What retention did to one log."""
-
-    earliest_offset: Offset
-    removed_segments: int
-    removed_bytes: int
-    rolled: bool  # the active segment was old as a whole and was sealed so that it could go
+from cursus_broker.log.api import RetentionPolicy
 
 
 class Aging(Protocol):
