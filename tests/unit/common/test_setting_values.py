@@ -92,9 +92,25 @@ def test_each_type_reads_its_text(text: str | list[str] | None, annotation: obje
     assert parse(text, annotation) == expected
 
 
-@given(st.integers(min_value=-(2**62), max_value=2**62))
-def test_every_size_reads_back_as_shown(value: int) -> None:
-    assert parse(show(value, Unit.BYTES), int, Unit.BYTES) == value
+@given(st.integers(min_value=-(2**62), max_value=2**62), st.sampled_from(Unit))
+def test_every_amount_reads_back_as_shown(value: int, unit: Unit) -> None:
+    assert parse(show(value, unit), int, unit) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "shown"),
+    [
+        (604_800_000, Unit.MILLISECONDS, "7d"),
+        (1500, Unit.MILLISECONDS, "1500ms"),
+        (90, Unit.SECONDS, "90s"),
+        (0, Unit.SECONDS, "0"),
+        (-1, Unit.BYTES, "-1"),
+        (1536, Unit.BYTES, "1536"),
+        (3 * MIB, Unit.BYTES, "3MiB"),
+    ],
+)
+def test_an_amount_is_shown_in_the_largest_unit_that_keeps_it_whole(value: int, unit: Unit, shown: str) -> None:
+    assert show(value, unit) == shown
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.booleans(), st.sampled_from(Colour))

@@ -159,7 +159,7 @@ def test_all_problems_are_reported_together_each_by_its_name(tmp_path: Path) -> 
     assert f"{file}:5: colour is given twice" in text
     assert f"log.segment_bytes (file {file}:2) must be a size" in text
     assert "listen.grpc_port (flag --grpc-port) must be at most 65535, not 70000" in text
-    assert "log.linger_ms (environment CURSUS_LOG_LINGER_MS) must be at least 0 ms, not -1" in text
+    assert "log.linger_ms (environment CURSUS_LOG_LINGER_MS) must be at least 0, not -1" in text
     assert "quota (environment CURSUS_QUOTA) must be a size" in text
 
 
@@ -216,7 +216,7 @@ def test_the_printed_configuration_is_a_file_with_the_same_settings(tmp_path: Pa
     )
     after = loaded(["--config", str(written(tmp_path, print_config(before)))])
     assert after.settings == before.settings
-    assert "linger_ms: 500  # profile throughput" in print_config(before)
+    assert "linger_ms: 500ms  # profile throughput" in print_config(before)
 
 
 def test_a_service_with_bad_settings_exits_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -244,5 +244,5 @@ def test_the_reference_has_a_row_for_every_setting() -> None:
     text = reference_markdown(Example, PROFILES)
     assert "| `log.segment_bytes` | `--log-segment-bytes`<br>`CURSUS_LOG_SEGMENT_BYTES` | size | `64MiB` |" in text
     assert "A choice \\| of two." in text
-    assert "| `log.linger_ms` | 100 | 0 | 500 |" in text
+    assert "| `log.linger_ms` | 100ms | 0 | 500ms |" in text
     assert text.count("<br>") == 11

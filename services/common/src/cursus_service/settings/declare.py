@@ -104,8 +104,7 @@ class Leaf:
         return "" if self.secret else f", not {show(item, self.unit)}"
 
     def _bound(self, bound: float) -> str:
-        suffix = f" {self.unit}" if self.unit not in (Unit.NONE, Unit.BYTES) else ""
-        return show(int(bound) if float(bound).is_integer() else bound, self.unit) + suffix
+        return show(int(bound) if float(bound).is_integer() else bound, self.unit)
 
 
 @dataclass(frozen=True, slots=True)

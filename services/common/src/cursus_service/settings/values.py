@@ -82,7 +82,7 @@ def parse(text: Text, annotation: object, unit: Unit = Unit.NONE) -> object:
 
 
 def show(value: object, unit: Unit = Unit.NONE) -> str:
-    """The shortest text that `parse` reads as this value again."""
+    """A text that `parse` reads as this value again, with a unit where that is easier to read."""
     if value is None:
         return "none"
     if isinstance(value, tuple):
@@ -91,10 +91,20 @@ def show(value: object, unit: Unit = Unit.NONE) -> str:
         return "true" if value else "false"
     if isinstance(value, Enum):
         return str(value.value)
-    if unit is Unit.BYTES and isinstance(value, int) and value != 0:
-        for suffix in ("GiB", "MiB", "KiB"):
-            if value % _SIZES[suffix] == 0:
-                return f"{value // _SIZES[suffix]}{suffix}"
+    if isinstance(value, int) and value > 0 and unit is not Unit.NONE:
+        return _show_amount(value, unit)
+    return str(value)
+
+
+def _show_amount(value: int, unit: Unit) -> str:
+    """With the largest suffix that leaves a whole number. Not for 0 and below: -1 usually stands for "no limit"."""
+    if unit is Unit.BYTES:
+        own, suffixes = 1, {name: _SIZES[name] for name in ("GiB", "MiB", "KiB")}
+    else:
+        own, suffixes = _MILLISECONDS[unit], {name: _MILLISECONDS[name] for name in ("d", "h", "min", "s", "ms")}
+    for suffix, size in suffixes.items():
+        if value * own % size == 0:
+            return f"{value * own // size}{suffix}"
     return str(value)
 
 
