@@ -27,7 +27,7 @@ from cursus_proto.v1 import records_pb2 as cursus_dot_v1_dot_records__pb2
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x63ursus/v1/consume_service.proto\x12\tcursus.v1\x1a\x1d\x63ursus/v1/group_service.proto\x1a\x17\x63ursus/v1/records.proto\x1a\x17google/rpc/status.proto\"\x8d\x01\n\x0c\x46\x65tchRequest\x12-\n\npartitions\x18\x01 \x03(\x0b\x32\x19.cursus.v1.FetchPartition\x12\x13\n\x0bmax_wait_ms\x18\x02 \x01(\x05\x12\x11\n\tmin_bytes\x18\x03 \x01(\x05\x12\x11\n\tmax_bytes\x18\x04 \x01(\x05\x12\x13\n\x0bmax_records\x18\x05 \x01(\x05\"U\n\x0e\x46\x65tchPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x11\n\tmax_bytes\x18\x04 \x01(\x05\"@\n\rFetchResponse\x12/\n\npartitions\x18\x01 \x03(\x0b\x32\x1b.cursus.v1.FetchedPartition\"\xae\x01\n\x10\x46\x65tchedPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x17\n\x0f\x65\x61rliest_offset\x18\x03 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x04 \x01(\x03\x12\'\n\x07\x62\x61tches\x18\x05 \x03(\x0b\x32\x16.cursus.v1.RecordBatch\x12!\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x12.google.rpc.Status\"l\n\x0e\x43onsumeRequest\x12(\n\x05start\x18\x01 \x01(\x0b\x32\x17.cursus.v1.ConsumeStartH\x00\x12%\n\x05grant\x18\x02 \x01(\x0b\x32\x14.cursus.v1.FlowGrantH\x00\x42\t\n\x07request\"\xcc\x01\n\x0c\x43onsumeStart\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12#\n\x04\x66rom\x18\x03 \x01(\x0b\x32\x15.cursus.v1.OffsetSpec\x12\x14\n\nend_offset\x18\x04 \x01(\x03H\x00\x12\x15\n\x0bstop_at_end\x18\x05 \x01(\x08H\x00\x12#\n\x05grant\x18\x06 \x01(\x0b\x32\x14.cursus.v1.FlowGrant\x12\x1a\n\x12max_response_bytes\x18\x07 \x01(\x05\x42\x07\n\x05until\"z\n\x0f\x43onsumeResponse\x12,\n\x07started\x18\x01 \x01(\x0b\x32\x19.cursus.v1.ConsumeStartedH\x00\x12-\n\x07\x62\x61tches\x18\x02 \x01(\x0b\x32\x1a.cursus.v1.ConsumedBatchesH\x00\x42\n\n\x08response\"|\n\x0e\x43onsumeStarted\x12\x14\n\x0cstart_offset\x18\x01 \x01(\x03\x12\x17\n\x0f\x65\x61rliest_offset\x18\x02 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x17\n\nend_offset\x18\x04 \x01(\x03H\x00\x88\x01\x01\x42\r\n\x0b_end_offset\"O\n\x0f\x43onsumedBatches\x12\'\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32\x16.cursus.v1.RecordBatch\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\"\xd2\x01\n\x10SubscribeRequest\x12*\n\x05start\x18\x01 \x01(\x0b\x32\x19.cursus.v1.SubscribeStartH\x00\x12%\n\x05grant\x18\x02 \x01(\x0b\x32\x14.cursus.v1.FlowGrantH\x00\x12\x32\n\x0e\x61ssignment_ack\x18\x03 \x01(\x0b\x32\x18.cursus.v1.AssignmentAckH\x00\x12,\n\x06\x63ommit\x18\x04 \x01(\x0b\x32\x1a.cursus.v1.SubscribeCommitH\x00\x42\t\n\x07request\"\xc6\x02\n\x0eSubscribeStart\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0e\n\x06topics\x18\x02 \x03(\t\x12\x15\n\rtopic_pattern\x18\x03 \x01(\t\x12\x11\n\tmember_id\x18\x04 \x01(\t\x12\x13\n\x0binstance_id\x18\x05 \x01(\t\x12\x11\n\tclient_id\x18\x06 \x01(\t\x12/\n\x08strategy\x18\x07 \x01(\x0e\x32\x1d.cursus.v1.AssignmentStrategy\x12\x1a\n\x12session_timeout_ms\x18\x08 \x01(\x05\x12\x1c\n\x14rebalance_timeout_ms\x18\t \x01(\x05\x12\x33\n\x14start_without_commit\x18\n \x01(\x0b\x32\x15.cursus.v1.OffsetSpec\x12#\n\x05grant\x18\x0b \x01(\x0b\x32\x14.cursus.v1.FlowGrant\"#\n\rAssignmentAck\x12\x12\n\ngeneration\x18\x01 \x01(\x03\"N\n\x0fSubscribeCommit\x12\x11\n\tcommit_id\x18\x01 \x01(\x03\x12(\n\x07offsets\x18\x02 \x03(\x0b\x32\x17.cursus.v1.CommitOffset\"\xea\x01\n\x11SubscribeResponse\x12.\n\x07started\x18\x01 \x01(\x0b\x32\x1b.cursus.v1.SubscribeStartedH\x00\x12\x34\n\nassignment\x18\x02 \x01(\x0b\x32\x1e.cursus.v1.SubscribeAssignmentH\x00\x12/\n\x07\x62\x61tches\x18\x03 \x01(\x0b\x32\x1c.cursus.v1.SubscribedBatchesH\x00\x12\x32\n\tcommitted\x18\x04 \x01(\x0b\x32\x1d.cursus.v1.SubscribeCommittedH\x00\x42\n\n\x08response\"9\n\x10SubscribeStarted\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x03\"\x99\x01\n\x13SubscribeAssignment\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x30\n\npartitions\x18\x02 \x03(\x0b\x32\x1c.cursus.v1.AssignedPartition\x12*\n\x07revoked\x18\x03 \x03(\x0b\x32\x19.cursus.v1.TopicPartition\x12\x10\n\x08\x63omplete\x18\x04 \x01(\x08\"K\n\x11\x41ssignedPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0cstart_offset\x18\x03 \x01(\x03\"\x96\x01\n\x11SubscribedBatches\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\'\n\x07\x62\x61tches\x18\x03 \x03(\x0b\x32\x16.cursus.v1.RecordBatch\x12\x13\n\x0bnext_offset\x18\x04 \x01(\x03\x12!\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x12.google.rpc.Status\"Q\n\x12SubscribeCommitted\x12\x11\n\tcommit_id\x18\x01 \x01(\x03\x12(\n\x07results\x18\x02 \x03(\x0b\x32\x17.cursus.v1.CommitResult2\xde\x01\n\x0e\x43onsumeService\x12:\n\x05\x46\x65tch\x12\x17.cursus.v1.FetchRequest\x1a\x18.cursus.v1.FetchResponse\x12\x44\n\x07\x43onsume\x12\x19.cursus.v1.ConsumeRequest\x1a\x1a.cursus.v1.ConsumeResponse(\x01\x30\x01\x12J\n\tSubscribe\x12\x1b.cursus.v1.SubscribeRequest\x1a\x1c.cursus.v1.SubscribeResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x63ursus/v1/consume_service.proto\x12\tcursus.v1\x1a\x1d\x63ursus/v1/group_service.proto\x1a\x17\x63ursus/v1/records.proto\x1a\x17google/rpc/status.proto\"\x8d\x01\n\x0c\x46\x65tchRequest\x12-\n\npartitions\x18\x01 \x03(\x0b\x32\x19.cursus.v1.FetchPartition\x12\x13\n\x0bmax_wait_ms\x18\x02 \x01(\x05\x12\x11\n\tmin_bytes\x18\x03 \x01(\x05\x12\x11\n\tmax_bytes\x18\x04 \x01(\x05\x12\x13\n\x0bmax_records\x18\x05 \x01(\x05\"U\n\x0e\x46\x65tchPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x11\n\tmax_bytes\x18\x04 \x01(\x05\"@\n\rFetchResponse\x12/\n\npartitions\x18\x01 \x03(\x0b\x32\x1b.cursus.v1.FetchedPartition\"\xae\x01\n\x10\x46\x65tchedPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x17\n\x0f\x65\x61rliest_offset\x18\x03 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x04 \x01(\x03\x12\'\n\x07\x62\x61tches\x18\x05 \x03(\x0b\x32\x16.cursus.v1.RecordBatch\x12!\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x12.google.rpc.Status\"l\n\x0e\x43onsumeRequest\x12(\n\x05start\x18\x01 \x01(\x0b\x32\x17.cursus.v1.ConsumeStartH\x00\x12%\n\x05grant\x18\x02 \x01(\x0b\x32\x14.cursus.v1.FlowGrantH\x00\x42\t\n\x07request\"\xd0\x01\n\x0c\x43onsumeStart\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\'\n\x08start_at\x18\x03 \x01(\x0b\x32\x15.cursus.v1.OffsetSpec\x12\x14\n\nend_offset\x18\x04 \x01(\x03H\x00\x12\x15\n\x0bstop_at_end\x18\x05 \x01(\x08H\x00\x12#\n\x05grant\x18\x06 \x01(\x0b\x32\x14.cursus.v1.FlowGrant\x12\x1a\n\x12max_response_bytes\x18\x07 \x01(\x05\x42\x07\n\x05until\"z\n\x0f\x43onsumeResponse\x12,\n\x07started\x18\x01 \x01(\x0b\x32\x19.cursus.v1.ConsumeStartedH\x00\x12-\n\x07\x62\x61tches\x18\x02 \x01(\x0b\x32\x1a.cursus.v1.ConsumedBatchesH\x00\x42\n\n\x08response\"|\n\x0e\x43onsumeStarted\x12\x14\n\x0cstart_offset\x18\x01 \x01(\x03\x12\x17\n\x0f\x65\x61rliest_offset\x18\x02 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x17\n\nend_offset\x18\x04 \x01(\x03H\x00\x88\x01\x01\x42\r\n\x0b_end_offset\"O\n\x0f\x43onsumedBatches\x12\'\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32\x16.cursus.v1.RecordBatch\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\"\xd2\x01\n\x10SubscribeRequest\x12*\n\x05start\x18\x01 \x01(\x0b\x32\x19.cursus.v1.SubscribeStartH\x00\x12%\n\x05grant\x18\x02 \x01(\x0b\x32\x14.cursus.v1.FlowGrantH\x00\x12\x32\n\x0e\x61ssignment_ack\x18\x03 \x01(\x0b\x32\x18.cursus.v1.AssignmentAckH\x00\x12,\n\x06\x63ommit\x18\x04 \x01(\x0b\x32\x1a.cursus.v1.SubscribeCommitH\x00\x42\t\n\x07request\"\xc6\x02\n\x0eSubscribeStart\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0e\n\x06topics\x18\x02 \x03(\t\x12\x15\n\rtopic_pattern\x18\x03 \x01(\t\x12\x11\n\tmember_id\x18\x04 \x01(\t\x12\x13\n\x0binstance_id\x18\x05 \x01(\t\x12\x11\n\tclient_id\x18\x06 \x01(\t\x12/\n\x08strategy\x18\x07 \x01(\x0e\x32\x1d.cursus.v1.AssignmentStrategy\x12\x1a\n\x12session_timeout_ms\x18\x08 \x01(\x05\x12\x1c\n\x14rebalance_timeout_ms\x18\t \x01(\x05\x12\x33\n\x14start_without_commit\x18\n \x01(\x0b\x32\x15.cursus.v1.OffsetSpec\x12#\n\x05grant\x18\x0b \x01(\x0b\x32\x14.cursus.v1.FlowGrant\"#\n\rAssignmentAck\x12\x12\n\ngeneration\x18\x01 \x01(\x03\"N\n\x0fSubscribeCommit\x12\x11\n\tcommit_id\x18\x01 \x01(\x03\x12(\n\x07offsets\x18\x02 \x03(\x0b\x32\x17.cursus.v1.CommitOffset\"\xea\x01\n\x11SubscribeResponse\x12.\n\x07started\x18\x01 \x01(\x0b\x32\x1b.cursus.v1.SubscribeStartedH\x00\x12\x34\n\nassignment\x18\x02 \x01(\x0b\x32\x1e.cursus.v1.SubscribeAssignmentH\x00\x12/\n\x07\x62\x61tches\x18\x03 \x01(\x0b\x32\x1c.cursus.v1.SubscribedBatchesH\x00\x12\x32\n\tcommitted\x18\x04 \x01(\x0b\x32\x1d.cursus.v1.SubscribeCommittedH\x00\x42\n\n\x08response\"9\n\x10SubscribeStarted\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x03\"\x99\x01\n\x13SubscribeAssignment\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x30\n\npartitions\x18\x02 \x03(\x0b\x32\x1c.cursus.v1.AssignedPartition\x12*\n\x07revoked\x18\x03 \x03(\x0b\x32\x19.cursus.v1.TopicPartition\x12\x10\n\x08\x63omplete\x18\x04 \x01(\x08\"K\n\x11\x41ssignedPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0cstart_offset\x18\x03 \x01(\x03\"\x96\x01\n\x11SubscribedBatches\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\'\n\x07\x62\x61tches\x18\x03 \x03(\x0b\x32\x16.cursus.v1.RecordBatch\x12\x13\n\x0bnext_offset\x18\x04 \x01(\x03\x12!\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x12.google.rpc.Status\"Q\n\x12SubscribeCommitted\x12\x11\n\tcommit_id\x18\x01 \x01(\x03\x12(\n\x07results\x18\x02 \x03(\x0b\x32\x17.cursus.v1.CommitResult2\xde\x01\n\x0e\x43onsumeService\x12:\n\x05\x46\x65tch\x12\x17.cursus.v1.FetchRequest\x1a\x18.cursus.v1.FetchResponse\x12\x44\n\x07\x43onsume\x12\x19.cursus.v1.ConsumeRequest\x1a\x1a.cursus.v1.ConsumeResponse(\x01\x30\x01\x12J\n\tSubscribe\x12\x1b.cursus.v1.SubscribeRequest\x1a\x1c.cursus.v1.SubscribeResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,33 +45,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONSUMEREQUEST']._serialized_start=601
   _globals['_CONSUMEREQUEST']._serialized_end=709
   _globals['_CONSUMESTART']._serialized_start=712
-  _globals['_CONSUMESTART']._serialized_end=916
-  _globals['_CONSUMERESPONSE']._serialized_start=918
-  _globals['_CONSUMERESPONSE']._serialized_end=1040
-  _globals['_CONSUMESTARTED']._serialized_start=1042
-  _globals['_CONSUMESTARTED']._serialized_end=1166
-  _globals['_CONSUMEDBATCHES']._serialized_start=1168
-  _globals['_CONSUMEDBATCHES']._serialized_end=1247
-  _globals['_SUBSCRIBEREQUEST']._serialized_start=1250
-  _globals['_SUBSCRIBEREQUEST']._serialized_end=1460
-  _globals['_SUBSCRIBESTART']._serialized_start=1463
-  _globals['_SUBSCRIBESTART']._serialized_end=1789
-  _globals['_ASSIGNMENTACK']._serialized_start=1791
-  _globals['_ASSIGNMENTACK']._serialized_end=1826
-  _globals['_SUBSCRIBECOMMIT']._serialized_start=1828
-  _globals['_SUBSCRIBECOMMIT']._serialized_end=1906
-  _globals['_SUBSCRIBERESPONSE']._serialized_start=1909
-  _globals['_SUBSCRIBERESPONSE']._serialized_end=2143
-  _globals['_SUBSCRIBESTARTED']._serialized_start=2145
-  _globals['_SUBSCRIBESTARTED']._serialized_end=2202
-  _globals['_SUBSCRIBEASSIGNMENT']._serialized_start=2205
-  _globals['_SUBSCRIBEASSIGNMENT']._serialized_end=2358
-  _globals['_ASSIGNEDPARTITION']._serialized_start=2360
-  _globals['_ASSIGNEDPARTITION']._serialized_end=2435
-  _globals['_SUBSCRIBEDBATCHES']._serialized_start=2438
-  _globals['_SUBSCRIBEDBATCHES']._serialized_end=2588
-  _globals['_SUBSCRIBECOMMITTED']._serialized_start=2590
-  _globals['_SUBSCRIBECOMMITTED']._serialized_end=2671
-  _globals['_CONSUMESERVICE']._serialized_start=2674
-  _globals['_CONSUMESERVICE']._serialized_end=2896
+  _globals['_CONSUMESTART']._serialized_end=920
+  _globals['_CONSUMERESPONSE']._serialized_start=922
+  _globals['_CONSUMERESPONSE']._serialized_end=1044
+  _globals['_CONSUMESTARTED']._serialized_start=1046
+  _globals['_CONSUMESTARTED']._serialized_end=1170
+  _globals['_CONSUMEDBATCHES']._serialized_start=1172
+  _globals['_CONSUMEDBATCHES']._serialized_end=1251
+  _globals['_SUBSCRIBEREQUEST']._serialized_start=1254
+  _globals['_SUBSCRIBEREQUEST']._serialized_end=1464
+  _globals['_SUBSCRIBESTART']._serialized_start=1467
+  _globals['_SUBSCRIBESTART']._serialized_end=1793
+  _globals['_ASSIGNMENTACK']._serialized_start=1795
+  _globals['_ASSIGNMENTACK']._serialized_end=1830
+  _globals['_SUBSCRIBECOMMIT']._serialized_start=1832
+  _globals['_SUBSCRIBECOMMIT']._serialized_end=1910
+  _globals['_SUBSCRIBERESPONSE']._serialized_start=1913
+  _globals['_SUBSCRIBERESPONSE']._serialized_end=2147
+  _globals['_SUBSCRIBESTARTED']._serialized_start=2149
+  _globals['_SUBSCRIBESTARTED']._serialized_end=2206
+  _globals['_SUBSCRIBEASSIGNMENT']._serialized_start=2209
+  _globals['_SUBSCRIBEASSIGNMENT']._serialized_end=2362
+  _globals['_ASSIGNEDPARTITION']._serialized_start=2364
+  _globals['_ASSIGNEDPARTITION']._serialized_end=2439
+  _globals['_SUBSCRIBEDBATCHES']._serialized_start=2442
+  _globals['_SUBSCRIBEDBATCHES']._serialized_end=2592
+  _globals['_SUBSCRIBECOMMITTED']._serialized_start=2594
+  _globals['_SUBSCRIBECOMMITTED']._serialized_end=2675
+  _globals['_CONSUMESERVICE']._serialized_start=2678
+  _globals['_CONSUMESERVICE']._serialized_end=2900
 # @@protoc_insertion_point(module_scope)

@@ -207,7 +207,7 @@ class ConsumeStart(_message.Message):
 
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
-    FROM_FIELD_NUMBER: _builtins.int
+    START_AT_FIELD_NUMBER: _builtins.int
     END_OFFSET_FIELD_NUMBER: _builtins.int
     STOP_AT_END_FIELD_NUMBER: _builtins.int
     GRANT_FIELD_NUMBER: _builtins.int
@@ -223,6 +223,10 @@ class ConsumeStart(_message.Message):
     max_response_bytes: _builtins.int
     """Bytes of record sets to gather into one response while reading back history. 0: the broker's default."""
     @_builtins.property
+    def start_at(self) -> _records_pb2.OffsetSpec:
+        """The first record wanted."""
+
+    @_builtins.property
     def grant(self) -> _records_pb2.FlowGrant:
         """Initial credit. Absent: no credit is needed; the transport alone holds the broker back."""
 
@@ -231,14 +235,15 @@ class ConsumeStart(_message.Message):
         *,
         topic: _builtins.str = ...,
         partition: _builtins.int = ...,
+        start_at: _records_pb2.OffsetSpec | None = ...,
         end_offset: _builtins.int = ...,
         stop_at_end: _builtins.bool = ...,
         grant: _records_pb2.FlowGrant | None = ...,
         max_response_bytes: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "from", b"from", "grant", b"grant", "stop_at_end", b"stop_at_end", "until", b"until"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "grant", b"grant", "start_at", b"start_at", "stop_at_end", b"stop_at_end", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "from", b"from", "grant", b"grant", "max_response_bytes", b"max_response_bytes", "partition", b"partition", "stop_at_end", b"stop_at_end", "topic", b"topic", "until", b"until"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "grant", b"grant", "max_response_bytes", b"max_response_bytes", "partition", b"partition", "start_at", b"start_at", "stop_at_end", b"stop_at_end", "topic", b"topic", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_until: _TypeAlias = _typing.Literal["end_offset", "stop_at_end"]  # noqa: Y015
     _WhichOneofArgType_until: _TypeAlias = _typing.Literal["until", b"until"]  # noqa: Y015
@@ -289,7 +294,7 @@ class ConsumeStarted(_message.Message):
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     END_OFFSET_FIELD_NUMBER: _builtins.int
     start_offset: _builtins.int
-    """The offset that `from` came to."""
+    """The offset that `start_at` came to."""
     earliest_offset: _builtins.int
     """First offset that can be read now."""
     next_offset: _builtins.int

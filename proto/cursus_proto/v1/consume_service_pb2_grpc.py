@@ -79,8 +79,8 @@ class ConsumeServiceServicer:
 
     def Subscribe(self, request_iterator, context):
         """A member of a consumer group in one stream: joins, is assigned partitions, receives their batches, commits, and
-        is rebalanced. The stream keeps the member alive. Closing the sending side leaves the group; a broken stream
-        leaves the member its session timeout to come back with its member id (or instance id).
+        is rebalanced. The stream keeps the member alive. Closing the sending side leaves the group, except for a static
+        member; that one, and any member whose stream breaks, has its session timeout to come back.
 
         FAILED_PRECONDITION (MEMBER_FENCED, INCONSISTENT_GROUP), INVALID_ARGUMENT, RESOURCE_EXHAUSTED (RESOURCE_LIMIT).
         """

@@ -48,8 +48,8 @@ class ConsumeServiceStub:
     """
     Subscribe: _grpc.StreamStreamMultiCallable[_consume_service_pb2.SubscribeRequest, _consume_service_pb2.SubscribeResponse]
     """A member of a consumer group in one stream: joins, is assigned partitions, receives their batches, commits, and
-    is rebalanced. The stream keeps the member alive. Closing the sending side leaves the group; a broken stream
-    leaves the member its session timeout to come back with its member id (or instance id).
+    is rebalanced. The stream keeps the member alive. Closing the sending side leaves the group, except for a static
+    member; that one, and any member whose stream breaks, has its session timeout to come back.
 
     FAILED_PRECONDITION (MEMBER_FENCED, INCONSISTENT_GROUP), INVALID_ARGUMENT, RESOURCE_EXHAUSTED (RESOURCE_LIMIT).
     """
@@ -74,8 +74,8 @@ class ConsumeServiceAsyncStub(ConsumeServiceStub):
     """
     Subscribe: _aio.StreamStreamMultiCallable[_consume_service_pb2.SubscribeRequest, _consume_service_pb2.SubscribeResponse]  # type: ignore[assignment]
     """A member of a consumer group in one stream: joins, is assigned partitions, receives their batches, commits, and
-    is rebalanced. The stream keeps the member alive. Closing the sending side leaves the group; a broken stream
-    leaves the member its session timeout to come back with its member id (or instance id).
+    is rebalanced. The stream keeps the member alive. Closing the sending side leaves the group, except for a static
+    member; that one, and any member whose stream breaks, has its session timeout to come back.
 
     FAILED_PRECONDITION (MEMBER_FENCED, INCONSISTENT_GROUP), INVALID_ARGUMENT, RESOURCE_EXHAUSTED (RESOURCE_LIMIT).
     """
@@ -115,8 +115,8 @@ class ConsumeServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_consume_service_pb2.SubscribeResponse], _abc.AsyncIterator[_consume_service_pb2.SubscribeResponse]]:
         """A member of a consumer group in one stream: joins, is assigned partitions, receives their batches, commits, and
-        is rebalanced. The stream keeps the member alive. Closing the sending side leaves the group; a broken stream
-        leaves the member its session timeout to come back with its member id (or instance id).
+        is rebalanced. The stream keeps the member alive. Closing the sending side leaves the group, except for a static
+        member; that one, and any member whose stream breaks, has its session timeout to come back.
 
         FAILED_PRECONDITION (MEMBER_FENCED, INCONSISTENT_GROUP), INVALID_ARGUMENT, RESOURCE_EXHAUSTED (RESOURCE_LIMIT).
         """

@@ -744,7 +744,8 @@ class GroupMember(_message.Message):
     TOPICS_FIELD_NUMBER: _builtins.int
     TOPIC_PATTERN_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
-    IDLE_MS_FIELD_NUMBER: _builtins.int
+    SESSION_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    SYNCED_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     """The member id."""
     instance_id: _builtins.str
@@ -755,8 +756,10 @@ class GroupMember(_message.Message):
     """The address it joined from."""
     topic_pattern: _builtins.str
     """The pattern it asked for."""
-    idle_ms: _builtins.int
-    """Time since its last sign of life, in milliseconds."""
+    session_timeout_ms: _builtins.int
+    """How long it lives without a sign of life, in milliseconds."""
+    synced: _builtins.bool
+    """True if it has acknowledged the group's generation."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Topics it asked for."""
@@ -775,11 +778,12 @@ class GroupMember(_message.Message):
         topics: _abc.Iterable[_builtins.str] | None = ...,
         topic_pattern: _builtins.str = ...,
         partitions: _abc.Iterable[_records_pb2.TopicPartition] | None = ...,
-        idle_ms: _builtins.int = ...,
+        session_timeout_ms: _builtins.int = ...,
+        synced: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "idle_ms", b"idle_ms", "instance_id", b"instance_id", "member_id", b"member_id", "partitions", b"partitions", "peer", b"peer", "topic_pattern", b"topic_pattern", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "instance_id", b"instance_id", "member_id", b"member_id", "partitions", b"partitions", "peer", b"peer", "session_timeout_ms", b"session_timeout_ms", "synced", b"synced", "topic_pattern", b"topic_pattern", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -132,7 +132,9 @@ class ProducerIdentity(_message.Message):
     """How the sequence is checked."""
     @_builtins.property
     def sequences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """One sequence a record where they are not contiguous from first_sequence. Only with SEQUENCING_WINDOWED."""
+        """One sequence a record where they are not contiguous from first_sequence. Only with SEQUENCING_WINDOWED. Each
+        record repeats its number in its own `sequence`: that is how it is known after a restart.
+        """
 
     def __init__(
         self,

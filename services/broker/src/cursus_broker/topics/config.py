@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from cursus_broker.errors import InvalidTopicConfig
 
@@ -71,6 +71,18 @@ class TopicConfig:
         }
         labels = {key: value for key, value in {**self.labels, **update.labels}.items() if value}
         return replace(self, **changes, labels=labels)
+
+    def without(self, names: Sequence[str]) -> TopicConfig:
+        """This configuration with the named fields back at the broker's default.
+
+        Raises InvalidTopicConfig for a name that is not a setting of a topic.
+        """
+        known = {entry.name for entry in fields(self)} - {"labels"}
+        for name in names:
+            if name not in known:
+                raise InvalidTopicConfig(f"a topic has no setting {name!r} to reset", field=name)
+        cleared: dict[str, Any] = dict.fromkeys(names)
+        return replace(self, **cleared)
 
     def to_json(self) -> str:
         """Only what is set, in a fixed order: equal configurations give equal text."""

@@ -1,0 +1,202 @@
+"""The broker put together. `serve` reads from top to bottom as the life of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from cursus_broker import __version__
+from cursus_broker.datadir import locked
+from cursus_broker.groups.api import GroupLimits
+from cursus_broker.groups.coordinator import GroupCoordinator
+from cursus_broker.log.engine import SegmentEngine
+from cursus_broker.log.files import Files, RealFiles
+from cursus_broker.metadata.model import Snapshot
+from cursus_broker.metadata.store import MetadataStore
+from cursus_broker.observability.metrics import BrokerMetrics
+from cursus_broker.publish.publisher import Publisher
+from cursus_broker.publish.publisher import PublishSettings as PublisherSettings
+from cursus_broker.rpc.cluster import ClusterServicer, Identity
+from cursus_broker.rpc.consume import ConsumeServicer
+from cursus_broker.rpc.groups import GroupServicer
+from cursus_broker.rpc.publish import PublishServicer
+from cursus_broker.rpc.server import Server, Servicers
+from cursus_broker.rpc.subscribe import SubscribeServicer
+from cursus_broker.rpc.topics import TopicServicer
+from cursus_broker.settings import BrokerSettings
+from cursus_broker.topics.catalog import Catalog, CatalogSettings
+from cursus_proto.v1.records_pb2 import Record
+from cursus_service.http import NOT_LISTENING, Health, HttpServer, health_handler, metrics_handler
+from cursus_service.process import announce_ready, settle_memory
+
+log = structlog.get_logger(__name__)
+
+_LEDGER_CHECK_S: Final = 10.0
+# Appended since producers were last remembered: what a start after a crash has to read of a partition's headers.
+_LEDGER_BYTES: Final = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """The parts that live as long as the process."""
+
+    settings: BrokerSettings
+    snapshot: Snapshot
+    catalog: Catalog
+    coordinator: GroupCoordinator
+    publisher: Publisher
+    metrics: BrokerMetrics
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, settings: BrokerSettings, files: Files | None = None) -> AsyncIterator[Broker]:
+        """Lock the data directory, open metadata and logs. Leaving closes them, with everything synced."""
+        with locked(settings.data_dir):
+            settings.segment_dir.mkdir(parents=True, exist_ok=True)
+            store = await MetadataStore.open(settings.data_dir / "metadata.db")
+            engine = SegmentEngine(settings.segment_dir, settings.log, files=files or RealFiles())
+            threads = ThreadPoolExecutor(2, "unpack")
+            catalog = Catalog(engine, store, settings.segment_dir, _catalog_settings(settings))
+            try:
+                snapshot = await store.load()
+                await catalog.open_all(snapshot)
+                limits = GroupLimits(settings.groups.max_groups, settings.groups.max_members)
+                coordinator = GroupCoordinator(store, catalog, snapshot, limits=limits)
+                catalog.on_change(coordinator.topics_changed)
+                metrics = BrokerMetrics()
+                metrics.watch(catalog, coordinator, lambda: engine.open_descriptors)
+                publisher = Publisher(catalog, _publisher_settings(settings), metrics, _runner(threads))
+                yield cls(settings, snapshot, catalog, coordinator, publisher, metrics)
+            finally:
+                await catalog.close()
+                await engine.close()
+                await store.close()
+                threads.shutdown()
+
+
+async def serve(settings: BrokerSettings, stop: asyncio.Event, files: Files | None = None) -> None:
+    """Run a broker until `stop` is set: take the ports, recover, serve, drain, sync, let go.
+
+    Raises StorageFailed if it cannot start.
+    """
+    started = time.monotonic()
+    health = Health(NOT_LISTENING, {"broker": "starting"})
+    async with HttpServer(health_handler(lambda: health)) as health_server:
+        health_address = await health_server.start(settings.host, settings.health_port)
+        async with Broker.open(settings, files) as broker:
+            server = Server(settings.grpc, settings.publish.max_batch_bytes, broker.metrics)
+            grpc_port = server.bind(settings.host, settings.grpc_port, settings.tls)
+            async with (
+                HttpServer(metrics_handler(broker.metrics.registry)) as metrics_server,
+                _background(broker),
+            ):
+                metrics_address = await metrics_server.start(settings.host, settings.metrics_port)
+                await server.start(_servicers(broker, grpc_port))
+                settle_memory()
+                health = Health(None, {"broker": "ready"})
+                announce_ready(grpc=(settings.host, grpc_port), health=health_address, metrics=metrics_address)
+                log.info(
+                    "broker.listening",
+                    version=__version__,
+                    grpc_port=grpc_port,
+                    topics=len(broker.snapshot.topics),
+                    start_seconds=round(time.monotonic() - started, 3),
+                )
+                await stop.wait()
+                health = Health(NOT_LISTENING, {"broker": "stopping"})
+                log.info("broker.stopping", grace_ms=settings.grace_ms)
+                await server.stop(settings.grace_ms / 1000)
+    log.info("broker.stopped")
+
+
+@asynccontextmanager
+async def _background(broker: Broker) -> AsyncIterator[None]:
+    """The loops beside the calls. One that dies takes the process down, loudly."""
+    settings, catalog = broker.settings, broker.catalog
+
+    async def clean_content() -> None:
+        broker.metrics.cleaned(catalog.clean_content())
+
+    async def forget_producers() -> None:
+        if forgotten := catalog.forget_producers(settings.publish.producer_idle_ms):
+            log.info("producers.forgotten", count=forgotten)
+
+    async def save_ledgers() -> None:
+        await catalog.save_ledgers(_LEDGER_BYTES)
+
+    async with asyncio.TaskGroup() as tasks:
+        loops = [
+            tasks.create_task(broker.coordinator.run(), name="group-sessions"),
+            tasks.create_task(_every(settings.topics.retention_check_ms / 1000, catalog.retain), name="retention"),
+            tasks.create_task(_every(settings.publish.cleanup_interval_ms / 1000, clean_content), name="dedup-cleanup"),
+            tasks.create_task(_every(60.0, forget_producers), name="idle-producers"),
+            tasks.create_task(_every(_LEDGER_CHECK_S, save_ledgers), name="ledgers"),
+        ]
+        try:
+            yield
+        finally:
+            for loop in loops:
+                loop.cancel()
+
+
+async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        await work()
+
+
+def _servicers(broker: Broker, grpc_port: int) -> Servicers:
+    settings, catalog, metrics = broker.settings, broker.catalog, broker.metrics
+    identity = Identity(
+        broker_id=settings.broker_id,
+        cluster_id=broker.snapshot.cluster_id,
+        host=settings.advertised_host or settings.host,
+        port=settings.advertised_port or grpc_port,
+        started_ms=time.time_ns() // 1_000_000,
+    )
+    limits, response_bytes = settings.publish, settings.consume.response_bytes
+    return Servicers(
+        topics=TopicServicer(catalog),
+        publish=PublishServicer(broker.publisher, limits.window_bytes, limits.max_batch_bytes, metrics.observe_publish),
+        consume=ConsumeServicer(catalog, response_bytes, metrics.delivered),
+        subscribe=SubscribeServicer(broker.coordinator, catalog, response_bytes, metrics.delivered),
+        groups=GroupServicer(broker.coordinator, catalog),
+        cluster=ClusterServicer(catalog, identity, settings.data_dir, limits.max_batch_bytes),
+    )
+
+
+def _runner(threads: ThreadPoolExecutor) -> Callable[[Callable[[], Sequence[Record]]], Awaitable[Sequence[Record]]]:
+    """The publisher's door to threads."""
+    loop = asyncio.get_running_loop()
+    return lambda work: loop.run_in_executor(threads, work)
+
+
+def _catalog_settings(settings: BrokerSettings) -> CatalogSettings:
+    topics, publish, consume = settings.topics, settings.publish, settings.consume
+    return CatalogSettings(
+        default_partitions=topics.default_partitions,
+        max_topic_partitions=topics.max_topic_partitions,
+        max_partitions=topics.max_partitions,
+        retention_ms=topics.retention_ms,
+        retention_bytes=topics.retention_bytes,
+        tail_records=consume.tail_records,
+        tail_bytes=consume.tail_bytes,
+        dedup_window_ms=publish.dedup_window_ms,
+        dedup_max_entries=publish.dedup_max_entries,
+    )
+
+
+def _publisher_settings(settings: BrokerSettings) -> PublisherSettings:
+    return PublisherSettings(
+        max_batch_bytes=settings.publish.max_batch_bytes,
+        write_timeout_ms=settings.publish.write_timeout_ms,
+        max_unsynced_bytes=settings.publish.buffer_bytes,
+        auto_create_topics=settings.topics.auto_create,
+    )

@@ -1,0 +1,1 @@
+"""Consuming: the tail in memory, fetches, streams and group subscriptions."""

@@ -1,0 +1,1 @@
+"""Publishing: checking, deduplicating and acknowledging record sets."""

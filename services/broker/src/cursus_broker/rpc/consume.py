@@ -1,0 +1,86 @@
+"""ConsumeService on the wire. Reading is in consume/fetch.py, group membership in consume/subscription.py."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+
+from cursus_broker.consume.credit import Credit
+from cursus_broker.consume.fetch import Catalog, Edge, Fetcher, follow, resolve
+from cursus_broker.errors import InvalidRequest
+from cursus_broker.log.api import Entry, Offset
+from cursus_broker.rpc.convert import batches_to_proto, fetch_part_from_proto, fetched_to_proto, place_from_proto
+from cursus_broker.rpc.guard import Stream
+from cursus_broker.rpc.streams import read_first, read_next
+from cursus_proto.internal.v1 import opaque_pb2
+from cursus_proto.v1 import consume_service_pb2 as pb
+
+
+class ConsumeServicer:
+    def __init__(
+        self, catalog: Catalog, response_bytes: int, observe_delivery: Callable[[Sequence[Entry]], None]
+    ) -> None:
+        self._catalog = catalog
+        self._fetcher = Fetcher(catalog, response_bytes)
+        self._response_bytes = response_bytes
+        self._observe_delivery = observe_delivery
+
+    async def fetch(self, request: pb.FetchRequest, _: str) -> opaque_pb2.FetchResponse:
+        fetched = await self._fetcher.fetch(
+            [fetch_part_from_proto(part) for part in request.partitions],
+            max_wait_ms=request.max_wait_ms,
+            min_bytes=request.min_bytes,
+            max_bytes=request.max_bytes,
+            max_records=request.max_records,
+        )
+        return opaque_pb2.FetchResponse(partitions=[fetched_to_proto(one) for one in fetched])
+
+    async def consume(self, stream: Stream) -> None:
+        first = await read_first(stream, pb.ConsumeRequest, "start")
+        if first is None:
+            return
+        start = first.start
+        partition = self._catalog.topic(start.topic).partition(start.partition)
+        begin = (await resolve(partition, place_from_proto(start.start_at))).offset
+        end: Offset | None = None
+        match start.WhichOneof("until"):
+            case "end_offset":
+                end = Offset(start.end_offset)
+                if end < 0:
+                    raise InvalidRequest(f"end offset {end} is negative")
+            case "stop_at_end" if start.stop_at_end:
+                end = (await resolve(partition, Edge.LATEST)).offset
+        if start.max_response_bytes < 0:
+            raise InvalidRequest("max_response_bytes must not be negative")
+        await stream.write(
+            opaque_pb2.ConsumeResponse(
+                started=pb.ConsumeStarted(
+                    start_offset=begin,
+                    earliest_offset=partition.earliest_offset,
+                    next_offset=partition.next_offset,
+                    end_offset=end,
+                )
+            )
+        )
+        credit = Credit()
+        if start.HasField("grant"):
+            credit.grant(start.grant.records, start.grant.bytes)
+        response_bytes = min(start.max_response_bytes or self._response_bytes, self._response_bytes * 8)
+        async with asyncio.TaskGroup() as tasks:
+            grants = tasks.create_task(_take_grants(stream, credit), name="consume-grants")
+            entries_of = follow(partition, begin, end, credit, response_bytes, self._observe_delivery)
+            async with contextlib.aclosing(entries_of):
+                async for entries in entries_of:
+                    batches = opaque_pb2.ConsumedBatches(
+                        batches=batches_to_proto(entries), next_offset=partition.next_offset
+                    )
+                    await stream.write(opaque_pb2.ConsumeResponse(batches=batches))
+            grants.cancel()
+
+
+async def _take_grants(stream: Stream, credit: Credit) -> None:
+    while (request := await read_next(stream, pb.ConsumeRequest)) is not None:
+        if request.WhichOneof("request") != "grant":
+            raise InvalidRequest("after start, a consume stream takes only grants")
+        credit.grant(request.grant.records, request.grant.bytes)

@@ -1,0 +1,161 @@
+"""PublishService on the wire. What publishing means is in publish/publisher.py."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+from google.rpc.status_pb2 import Status
+
+from cursus_broker.errors import CursusError, InvalidRequest
+from cursus_broker.publish.acks import Receipt
+from cursus_broker.publish.publisher import Publisher
+from cursus_broker.rpc.convert import receipt_to_proto, submission_from_proto
+from cursus_broker.rpc.guard import Stream
+from cursus_broker.rpc.status import internal_status, to_status
+from cursus_broker.rpc.streams import read_first, read_next
+from cursus_proto.internal.v1 import opaque_pb2
+from cursus_proto.v1 import publish_service_pb2 as pb
+
+_log = structlog.get_logger()
+
+# Answers to batches that arrive close together share a message, because a message costs the event loop as much as a
+# batch. The answerer lets this many turns of the loop pass without a further batch before it writes: some ten
+# microseconds on an idle broker, while a pipelined stream fills the answer.
+GATHER_TURNS: Final = 4
+GATHER_OUTCOMES: Final = 64
+
+
+class PublishServicer:
+    def __init__(
+        self, publisher: Publisher, window_bytes: int, max_batch_bytes: int, observe_latency: Callable[[float], None]
+    ) -> None:
+        self._publisher = publisher
+        self._window_bytes = window_bytes
+        self._max_batch_bytes = max_batch_bytes
+        self._observe_latency = observe_latency
+
+    async def publish(self, request: opaque_pb2.PublishRequest, _: str) -> pb.PublishResponse:
+        started = time.perf_counter()
+        receipt = await self._publisher.publish(submission_from_proto(request))
+        self._observe_latency(time.perf_counter() - started)
+        return receipt_to_proto(receipt)
+
+    async def publish_stream(self, stream: Stream) -> None:
+        if await read_first(stream, opaque_pb2.PublishStreamRequest, "open") is None:
+            return
+        await stream.write(
+            pb.PublishStreamResponse(
+                opened=pb.PublishStreamOpened(window_bytes=self._window_bytes, max_batch_bytes=self._max_batch_bytes)
+            )
+        )
+        await _PublishStream(stream, self._publisher, self._window_bytes, self._observe_latency).run()
+
+
+@dataclass(slots=True)
+class _Unanswered:
+    """A batch that was appended or refused, in its place in the order of answers."""
+
+    size: int
+    started: float
+    receipt: Receipt | None = None
+    refused: Status | None = None
+
+
+class _PublishStream:
+    """One publish stream: a reader that appends, and an answerer that keeps the order."""
+
+    def __init__(
+        self, stream: Stream, publisher: Publisher, window_bytes: int, observe_latency: Callable[[float], None]
+    ) -> None:
+        self._stream = stream
+        self._publisher = publisher
+        self._window_bytes = window_bytes
+        self._observe_latency = observe_latency
+        self._unanswered: deque[_Unanswered] = deque()
+        self._unanswered_bytes = 0
+        self._ended = False
+        self._work = asyncio.Event()
+        self._room = asyncio.Event()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._answer_all(), name="publish-answers")
+            await self._append_all()
+            self._ended = True
+            self._work.set()
+
+    async def _append_all(self) -> None:
+        while (request := await read_next(self._stream, opaque_pb2.PublishStreamRequest)) is not None:
+            if request.WhichOneof("request") != "publish":
+                raise InvalidRequest("after open, a publish stream takes only publish")
+            self._unanswered.append(await self._append(request.publish))
+            self._work.set()
+            # Not reading is the backpressure: the transport's window fills, and the producer waits.
+            while self._unanswered_bytes > self._window_bytes:
+                self._room.clear()
+                await self._room.wait()
+
+    async def _append(self, request: opaque_pb2.PublishRequest) -> _Unanswered:
+        unanswered = _Unanswered(request.ByteSize(), time.perf_counter())
+        self._unanswered_bytes += unanswered.size
+        try:
+            unanswered.receipt = await self._publisher.append(submission_from_proto(request))
+        except CursusError as error:
+            unanswered.refused = to_status(error)
+        except Exception:
+            _log.exception("publish.failed", topic=request.topic)
+            unanswered.refused = internal_status()
+        return unanswered
+
+    async def _answer_all(self) -> None:
+        while not (self._ended and not self._unanswered):
+            if not self._unanswered:
+                self._work.clear()
+                await self._work.wait()
+                continue
+            await self._settle(self._unanswered[0])
+            await self._gather()
+            await self._write_ready()
+
+    async def _gather(self) -> None:
+        quiet_turns, seen = 0, len(self._unanswered)
+        while quiet_turns < GATHER_TURNS and seen < GATHER_OUTCOMES and not self._ended:
+            await asyncio.sleep(0)
+            quiet_turns = quiet_turns + 1 if len(self._unanswered) == seen else 0
+            seen = len(self._unanswered)
+
+    @staticmethod
+    async def _settle(unanswered: _Unanswered) -> None:
+        """Wait for the disk if the batch asked for it; a failing disk turns its answer into a refusal."""
+        if unanswered.receipt is None or unanswered.receipt.synced is None:
+            return
+        try:
+            await unanswered.receipt.synced
+        except CursusError as error:
+            unanswered.receipt, unanswered.refused = None, to_status(error)
+
+    async def _write_ready(self) -> None:
+        """Answer the longest run of settled batches at the head of the queue."""
+        outcomes: list[pb.PublishOutcome] = []
+        now = time.perf_counter()
+        while self._unanswered and len(outcomes) < GATHER_OUTCOMES:
+            head = self._unanswered[0]
+            if head.receipt is not None and head.receipt.synced is not None:
+                if not head.receipt.synced.done():
+                    break
+                await self._settle(head)
+            self._unanswered.popleft()
+            self._unanswered_bytes -= head.size
+            if head.receipt is not None:
+                outcomes.append(pb.PublishOutcome(published=receipt_to_proto(head.receipt)))
+                self._observe_latency(now - head.started)
+            else:
+                outcomes.append(pb.PublishOutcome(refused=head.refused))
+        self._room.set()
+        await self._stream.write(pb.PublishStreamResponse(outcomes=pb.PublishOutcomes(outcomes=outcomes)))

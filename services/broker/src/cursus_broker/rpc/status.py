@@ -1,0 +1,63 @@
+"""Which gRPC status each refusal has: the one table and the one translation, for calls and inside streams."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.rpc.error_details_pb2 import ErrorInfo
+from google.rpc.status_pb2 import Status
+from grpc import StatusCode
+
+from cursus_broker import errors
+
+DOMAIN: Final = "cursus"
+
+CODES: Final[dict[type[errors.CursusError], StatusCode]] = {
+    errors.InvalidRequest: StatusCode.INVALID_ARGUMENT,
+    errors.InvalidTopicName: StatusCode.INVALID_ARGUMENT,
+    errors.InvalidPartitionCount: StatusCode.INVALID_ARGUMENT,
+    errors.InvalidTopicConfig: StatusCode.INVALID_ARGUMENT,
+    errors.PartitionRequired: StatusCode.INVALID_ARGUMENT,
+    errors.UnknownCodec: StatusCode.INVALID_ARGUMENT,
+    errors.CorruptRecordSet: StatusCode.INVALID_ARGUMENT,
+    errors.RecordTooLarge: StatusCode.INVALID_ARGUMENT,
+    errors.RecordTooSmall: StatusCode.INVALID_ARGUMENT,
+    errors.TopicNotFound: StatusCode.NOT_FOUND,
+    errors.PartitionNotFound: StatusCode.NOT_FOUND,
+    errors.GroupNotFound: StatusCode.NOT_FOUND,
+    errors.MemberNotFound: StatusCode.NOT_FOUND,
+    errors.TopicExists: StatusCode.ALREADY_EXISTS,
+    errors.OffsetOutOfRange: StatusCode.OUT_OF_RANGE,
+    errors.NotLeader: StatusCode.FAILED_PRECONDITION,
+    errors.ProducerFenced: StatusCode.FAILED_PRECONDITION,
+    errors.SequenceGap: StatusCode.FAILED_PRECONDITION,
+    errors.SequenceConflict: StatusCode.FAILED_PRECONDITION,
+    errors.GenerationMismatch: StatusCode.FAILED_PRECONDITION,
+    errors.NotOwner: StatusCode.FAILED_PRECONDITION,
+    errors.MemberFenced: StatusCode.FAILED_PRECONDITION,
+    errors.OffsetRegression: StatusCode.FAILED_PRECONDITION,
+    errors.GroupNotEmpty: StatusCode.FAILED_PRECONDITION,
+    errors.InconsistentGroup: StatusCode.FAILED_PRECONDITION,
+    errors.ShuttingDown: StatusCode.UNAVAILABLE,
+    errors.StorageFailed: StatusCode.UNAVAILABLE,
+    errors.WriteTimeout: StatusCode.RESOURCE_EXHAUSTED,
+    errors.ResourceLimit: StatusCode.RESOURCE_EXHAUSTED,
+    errors.PartitionDamaged: StatusCode.DATA_LOSS,
+}
+
+
+def to_status(error: errors.CursusError) -> Status:
+    """The error as google.rpc.Status with its ErrorInfo."""
+    info = AnyMessage()
+    info.Pack(ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata))
+    code: int = CODES[type(error)].value[0]
+    return Status(code=code, message=str(error), details=[info])
+
+
+def internal_status() -> Status:
+    """What a client learns of a bug in the broker: that it is one. The log has the rest."""
+    info = AnyMessage()
+    info.Pack(ErrorInfo(reason="INTERNAL", domain=DOMAIN))
+    code: int = StatusCode.INTERNAL.value[0]
+    return Status(code=code, message="internal error; the broker's log has the details", details=[info])

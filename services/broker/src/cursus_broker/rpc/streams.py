@@ -1,0 +1,34 @@
+"""The shape all our streams share: an initial request, then others, until the client closes its side."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import grpc
+
+from cursus_broker.errors import InvalidRequest
+from cursus_broker.rpc.guard import Stream
+from cursus_proto.internal.v1.opaque_pb2 import PublishStreamRequest
+from cursus_proto.v1.consume_service_pb2 import ConsumeRequest, SubscribeRequest
+
+Message = TypeVar("Message", PublishStreamRequest, ConsumeRequest, SubscribeRequest)
+
+
+async def read_next(stream: Stream, kind: type[Message]) -> Message | None:
+    """The next request; None once the client has closed its side."""
+    message = await stream.read()
+    if message is grpc.aio.EOF:
+        return None
+    assert isinstance(message, kind), "the deserializer registered with the method makes this type"
+    return message
+
+
+async def read_first(stream: Stream, kind: type[Message], initial: str) -> Message | None:
+    """The first request, which must hold the field `initial`; None if the client sent nothing at all.
+
+    Raises InvalidRequest.
+    """
+    message = await read_next(stream, kind)
+    if message is not None and message.WhichOneof("request") != initial:
+        raise InvalidRequest(f"the first message of this stream must be {initial}")
+    return message

@@ -1,0 +1,85 @@
+"""TopicService on the wire. What topics are is in topics/catalog.py."""
+
+from __future__ import annotations
+
+from cursus_broker.consume.fetch import resolve
+from cursus_broker.errors import InvalidRequest, PartitionDamaged
+from cursus_broker.log.api import Offset
+from cursus_broker.rpc.convert import config_from_proto, place_from_proto, topic_to_proto
+from cursus_broker.topics.catalog import Catalog
+from cursus_broker.topics.partition import Partition
+from cursus_proto.v1 import topic_service_pb2 as pb
+
+
+class TopicServicer:
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    async def create_topic(self, request: pb.CreateTopicRequest, _: str) -> pb.CreateTopicResponse:
+        config = config_from_proto(request.config)
+        topic = await self._catalog.create(request.name, request.partition_count, config)
+        return pb.CreateTopicResponse(topic=topic_to_proto(topic))
+
+    async def delete_topic(self, request: pb.DeleteTopicRequest, _: str) -> pb.DeleteTopicResponse:
+        await self._catalog.delete(request.name)
+        return pb.DeleteTopicResponse()
+
+    async def list_topics(self, _request: pb.ListTopicsRequest, _: str) -> pb.ListTopicsResponse:
+        return pb.ListTopicsResponse(topics=[topic_to_proto(topic) for topic in self._catalog.topics()])
+
+    async def describe_topic(self, request: pb.DescribeTopicRequest, _: str) -> pb.DescribeTopicResponse:
+        topic = self._catalog.topic(request.name)
+        return pb.DescribeTopicResponse(
+            topic=topic_to_proto(topic),
+            partitions=[_describe(number, partition) for number, partition in enumerate(topic.partitions)],
+        )
+
+    async def update_topic(self, request: pb.UpdateTopicRequest, _: str) -> pb.UpdateTopicResponse:
+        config = config_from_proto(request.config)
+        topic = await self._catalog.update(request.name, config, request.reset_fields)
+        return pb.UpdateTopicResponse(topic=topic_to_proto(topic))
+
+    async def add_partitions(self, request: pb.AddPartitionsRequest, _: str) -> pb.AddPartitionsResponse:
+        topic = await self._catalog.add_partitions(request.name, request.partition_count)
+        return pb.AddPartitionsResponse(topic=topic_to_proto(topic))
+
+    async def list_offsets(self, request: pb.ListOffsetsRequest, _: str) -> pb.ListOffsetsResponse:
+        topic = self._catalog.topic(request.topic)
+        place = place_from_proto(request.at)
+        response = pb.ListOffsetsResponse()
+        for partition_id in request.partitions or range(len(topic.partitions)):
+            partition = topic.partition(partition_id)
+            found = await resolve(partition, place)
+            response.offsets.add(
+                partition=partition_id,
+                offset=found.offset,
+                append_time_ms=found.append_time_ms if found.append_time_ms >= 0 else None,
+                earliest_offset=partition.earliest_offset,
+                next_offset=partition.next_offset,
+            )
+        return response
+
+    async def delete_records(self, request: pb.DeleteRecordsRequest, _: str) -> pb.DeleteRecordsResponse:
+        topic = self._catalog.topic(request.topic)
+        response = pb.DeleteRecordsResponse()
+        for part in request.partitions:
+            if part.before_offset < 0:
+                raise InvalidRequest(f"offset {part.before_offset} is negative", offset=part.before_offset)
+        for part in request.partitions:
+            earliest = await topic.partition(part.partition).log.trim(Offset(part.before_offset))
+            response.partitions.add(partition=part.partition, earliest_offset=earliest)
+        return response
+
+
+def _describe(number: int, partition: Partition | PartitionDamaged) -> pb.PartitionDescription:
+    if isinstance(partition, PartitionDamaged):
+        return pb.PartitionDescription(partition=number, damage=str(partition))
+    log = partition.log
+    return pb.PartitionDescription(
+        partition=number,
+        earliest_offset=log.earliest_offset,
+        next_offset=log.next_offset,
+        synced_offset=log.synced_offset,
+        size_bytes=log.size_bytes,
+        segment_count=log.segment_count,
+    )
