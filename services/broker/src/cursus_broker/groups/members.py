@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
+import re2  # type: ignore[import-untyped]  # the package has neither types nor stubs
+
 from cursus_broker.errors import InvalidRequest
 from cursus_broker.groups.assignors import MemberId, Strategy
 from cursus_broker.metadata.model import TopicPartition
@@ -128,8 +130,6 @@ def compile_pattern(pattern: str) -> Any:
     """Raises InvalidRequest if the pattern is too long or not an RE2 expression."""
     if len(pattern) > MAX_PATTERN_CHARS:
         raise InvalidRequest(f"the pattern has {len(pattern)} characters, allowed are {MAX_PATTERN_CHARS}")
-    import re2  # type: ignore[import-untyped]  # no types, no stubs; loaded only by brokers whose groups use patterns
-
     options = re2.Options()
     options.log_errors = False
     options.max_mem = 1 << 20

@@ -268,6 +268,9 @@ class Group:
 
     def topics_changed(self, topics: Mapping[str, int], now_ms: int) -> Effects:
         """Topics came or went or grew. Raises the generation only if that concerns a member of this group."""
+        # Nobody is to read these any more, so no rebalance would find them; a new topic of the name must start free.
+        for partition in [p for p in self._handovers if p.partition >= topics.get(p.topic, 0)]:
+            self._release(partition)
         resolved = self._resolve(topics)
         partitions = _wanted(resolved, topics)
         if partitions != self._partitions or any(m.topics != resolved[m.id] for m in self.members.values()):
