@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import NewType, Protocol
+from typing import NamedTuple, NewType, Protocol
 
 Offset = NewType("Offset", int)
 
 NO_SEQUENCE = -1
 """First sequence of a batch whose producer did not number it."""
 
+# The values made for every batch are named tuples: immutable like the frozen dataclasses elsewhere, at a fifth of the
+# cost of making one.
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+
+class Batch(NamedTuple):
     """A record set on its way into the log. `payload` is the set as the producer packed it; nobody looks inside."""
 
     payload: bytes
@@ -30,8 +32,7 @@ class Batch:
     first_sequence: int = NO_SEQUENCE
 
 
-@dataclass(frozen=True, slots=True)
-class EntryHeader:
+class EntryHeader(NamedTuple):
     """What the log knows about a stored batch without its payload."""
 
     base_offset: Offset
@@ -50,8 +51,7 @@ class EntryHeader:
         return Offset(self.base_offset + self.record_count)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A stored batch, whole."""
 
     header: EntryHeader

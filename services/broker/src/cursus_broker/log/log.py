@@ -342,8 +342,13 @@ class SegmentLog:
         if plan.sync_directory:
             self._resources.files.sync_directory(self._directory)
         for segment in plan.segments:
-            with self._resources.pool.lease(segment.path) as handle:
-                self._resources.files.fdatasync(handle.descriptor)
+            try:
+                with self._resources.pool.lease(segment.path) as handle:
+                    self._resources.files.fdatasync(handle.descriptor)
+            except FileNotFoundError:
+                # Trimmed while the sync was on its way. Nothing of it is left to lose.
+                if not segment.removed:
+                    raise
         # Written by one sync at a time, so a thread may: the loop only reads them.
         self.last_sync_seconds = time.perf_counter() - started
         self.sync_seconds_total += self.last_sync_seconds
@@ -434,6 +439,7 @@ class SegmentLog:
         for segment in doomed:
             segment.removed = True
             self._sealed_bytes -= segment.size_bytes
+        self._unsynced_sealed = [segment for segment in self._unsynced_sealed if not segment.removed]
         for offset in [offset for offset, (segment, _) in self._hints.items() if segment.removed]:
             del self._hints[offset]
         return doomed
