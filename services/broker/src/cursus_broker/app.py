@@ -21,8 +21,7 @@ from cursus_broker.log.files import Files, RealFiles
 from cursus_broker.metadata.model import Snapshot
 from cursus_broker.metadata.store import MetadataStore
 from cursus_broker.observability.metrics import BrokerMetrics
-from cursus_broker.publish.publisher import Publisher
-from cursus_broker.publish.publisher import PublishSettings as PublisherSettings
+from cursus_broker.publish.publisher import Publisher, PublisherSettings
 from cursus_broker.rpc.cluster import ClusterServicer, Identity
 from cursus_broker.rpc.consume import ConsumeServicer
 from cursus_broker.rpc.groups import GroupServicer

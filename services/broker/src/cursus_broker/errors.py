@@ -249,9 +249,7 @@ class GroupNotEmpty(Conflict):
     reason = "GROUP_NOT_EMPTY"
 
     def __init__(self, group: str, members: int) -> None:
-        super().__init__(
-            f"group {group!r} has {members} live members: stop them first", group=group, members=members
-        )
+        super().__init__(f"group {group!r} has {members} live members: stop them first", group=group, members=members)
 
 
 class InconsistentGroup(Conflict):

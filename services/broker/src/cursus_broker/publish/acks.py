@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from cursus_broker.log.api import Log, Offset
 
@@ -18,8 +19,7 @@ class Acks(IntEnum):
     ALL = 3  # Survives power loss.
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """Where one part of a published set lies."""
 
     partition: int

@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from cursus_broker.errors import ProducerFenced, SequenceConflict, SequenceGap
 from cursus_broker.log.api import Batch, EntryHeader, Offset
@@ -35,8 +35,7 @@ MAX_RUNS: Final = 1_000
 MAX_PRODUCERS: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class StoredBatch:
+class StoredBatch(NamedTuple):
     """A batch of a producer that was stored: where, and by which bytes to know it again."""
 
     first_sequence: int

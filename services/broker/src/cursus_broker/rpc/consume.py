@@ -10,10 +10,10 @@ from cursus_broker.consume.credit import Credit
 from cursus_broker.consume.fetch import Catalog, Edge, Fetcher, follow, resolve
 from cursus_broker.errors import InvalidRequest
 from cursus_broker.log.api import Entry, Offset
-from cursus_broker.rpc.convert import batches_to_proto, fetch_part_from_proto, fetched_to_proto, place_from_proto
+from cursus_broker.rpc.convert import fetch_part_from_proto, fetched_to_proto, place_from_proto
 from cursus_broker.rpc.guard import Stream
 from cursus_broker.rpc.streams import read_first, read_next
-from cursus_proto.internal.v1 import opaque_pb2
+from cursus_broker.rpc.wire import consume_response, fetch_response
 from cursus_proto.v1 import consume_service_pb2 as pb
 
 
@@ -26,7 +26,7 @@ class ConsumeServicer:
         self._response_bytes = response_bytes
         self._observe_delivery = observe_delivery
 
-    async def fetch(self, request: pb.FetchRequest, _: str) -> opaque_pb2.FetchResponse:
+    async def fetch(self, request: pb.FetchRequest, _: str) -> bytes:
         fetched = await self._fetcher.fetch(
             [fetch_part_from_proto(part) for part in request.partitions],
             max_wait_ms=request.max_wait_ms,
@@ -34,7 +34,7 @@ class ConsumeServicer:
             max_bytes=request.max_bytes,
             max_records=request.max_records,
         )
-        return opaque_pb2.FetchResponse(partitions=[fetched_to_proto(one) for one in fetched])
+        return fetch_response((fetched_to_proto(one), one.entries) for one in fetched)
 
     async def consume(self, stream: Stream) -> None:
         first = await read_first(stream, pb.ConsumeRequest, "start")
@@ -54,14 +54,14 @@ class ConsumeServicer:
         if start.max_response_bytes < 0:
             raise InvalidRequest("max_response_bytes must not be negative")
         await stream.write(
-            opaque_pb2.ConsumeResponse(
+            pb.ConsumeResponse(
                 started=pb.ConsumeStarted(
                     start_offset=begin,
                     earliest_offset=partition.earliest_offset,
                     next_offset=partition.next_offset,
                     end_offset=end,
                 )
-            )
+            ).SerializeToString()
         )
         credit = Credit()
         if start.HasField("grant"):
@@ -72,10 +72,7 @@ class ConsumeServicer:
             entries_of = follow(partition, begin, end, credit, response_bytes, self._observe_delivery)
             async with contextlib.aclosing(entries_of):
                 async for entries in entries_of:
-                    batches = opaque_pb2.ConsumedBatches(
-                        batches=batches_to_proto(entries), next_offset=partition.next_offset
-                    )
-                    await stream.write(opaque_pb2.ConsumeResponse(batches=batches))
+                    await stream.write(consume_response(entries, partition.next_offset))
             grants.cancel()
 
 

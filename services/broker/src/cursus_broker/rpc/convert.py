@@ -8,10 +8,10 @@ from typing import Final
 
 from cursus_broker.consume.fetch import AtOffset, AtTime, Edge, Fetched, FetchPart, Place
 from cursus_broker.errors import InvalidRequest
-from cursus_broker.log.api import NO_SEQUENCE, Entry
+from cursus_broker.log.api import NO_SEQUENCE
 from cursus_broker.metadata.model import TopicPartition
 from cursus_broker.publish.acks import Acks, Receipt
-from cursus_broker.publish.publisher import Deduplication, Submission
+from cursus_broker.publish.submission import Deduplication, Submission
 from cursus_broker.rpc.status import to_status
 from cursus_broker.topics.config import TopicConfig
 from cursus_broker.topics.topic import Topic
@@ -30,6 +30,7 @@ _ACKS = {
     publish_service_pb2.ACKS_ALL: Acks.ALL,
 }
 
+_DEDUPLICATION: Final = {int(one): one for one in Deduplication}
 _SEQUENCING_WINDOWED = publish_service_pb2.SEQUENCING_WINDOWED
 _CODEC_NONE = records_pb2.CODEC_NONE
 _PLAIN = frozenset({int(records_pb2.CODEC_UNSPECIFIED), int(_CODEC_NONE)})
@@ -40,8 +41,12 @@ def submission_from_proto(request: opaque_pb2.PublishRequest) -> Submission:
     acks = _ACKS.get(request.acks)
     if acks is None:
         raise InvalidRequest(f"acks {request.acks} is unknown", acks=request.acks)
-    codec = request.codec
+    deduplication = _DEDUPLICATION.get(request.deduplication)
+    if deduplication is None:
+        raise InvalidRequest(f"deduplication {request.deduplication} is unknown")
+    codec: int = request.codec
     if codec in _PLAIN:
+        # Read once: every look at a bytes field makes a copy of it.
         codec, payload = _CODEC_NONE, request.records
         if not payload and request.compressed_records:
             raise InvalidRequest("compressed_records needs a codec")
@@ -49,39 +54,35 @@ def submission_from_proto(request: opaque_pb2.PublishRequest) -> Submission:
         payload = request.compressed_records
         if not payload and request.records:
             raise InvalidRequest("with a codec the set belongs into compressed_records")
-    identity: dict[str, object] = {}
-    if request.HasField("producer"):
-        producer = request.producer
-        if not 0 <= producer.sequencing <= _SEQUENCING_WINDOWED:
-            raise InvalidRequest(f"sequencing {producer.sequencing} is unknown")
-        identity = {
-            "producer_id": producer.id,
-            "producer_epoch": producer.epoch,
-            "first_sequence": _first_sequence(producer),
-            "windowed": producer.sequencing == _SEQUENCING_WINDOWED,
-            "sequences": tuple(producer.sequences),
-        }
-    if request.deduplication not in (0, 1, 2):
-        raise InvalidRequest(f"deduplication {request.deduplication} is unknown")
-    return Submission(
-        topic=request.topic,
-        payload=payload,
-        partition=request.partition if request.HasField("partition") else None,
-        acks=acks,
-        codec=codec,
-        record_count=request.record_count,
-        payload_crc=request.records_crc32c if request.HasField("records_crc32c") else None,
-        deduplication=Deduplication(request.deduplication),
-        **identity,  # type: ignore[arg-type]  # the keys above are fields of these very types
+    submission = Submission(
+        request.topic,
+        payload,
+        request.partition if request.HasField("partition") else None,
+        acks,
+        codec,
+        request.record_count,
+        request.records_crc32c if request.HasField("records_crc32c") else None,
+        deduplication,
     )
+    return _identified(submission, request.producer) if request.HasField("producer") else submission
 
 
-def _first_sequence(producer: publish_service_pb2.ProducerIdentity) -> int:
-    if not producer.HasField("first_sequence"):
-        return NO_SEQUENCE
-    if producer.first_sequence < 0:
-        raise InvalidRequest(f"first sequence {producer.first_sequence} is negative")
-    return producer.first_sequence
+def _identified(submission: Submission, producer: publish_service_pb2.ProducerIdentity) -> Submission:
+    sequencing = producer.sequencing
+    if not 0 <= sequencing <= _SEQUENCING_WINDOWED:
+        raise InvalidRequest(f"sequencing {sequencing} is unknown")
+    first_sequence = NO_SEQUENCE
+    if producer.HasField("first_sequence"):
+        first_sequence = producer.first_sequence
+        if first_sequence < 0:
+            raise InvalidRequest(f"first sequence {first_sequence} is negative")
+    return submission._replace(
+        producer_id=producer.id,
+        producer_epoch=producer.epoch,
+        first_sequence=first_sequence,
+        windowed=sequencing == _SEQUENCING_WINDOWED,
+        sequences=producer.sequences,
+    )
 
 
 def receipt_to_proto(receipt: Receipt) -> publish_service_pb2.PublishResponse:
@@ -97,31 +98,6 @@ def receipt_to_proto(receipt: Receipt) -> publish_service_pb2.PublishResponse:
             for placed in receipt.placed
         ]
     )
-
-
-def batches_to_proto(entries: Iterable[Entry]) -> list[opaque_pb2.RecordBatch]:
-    """Stored entries as delivered batches; the sets stay bytes."""
-    return [_batch_to_proto(entry) for entry in entries]
-
-
-def _batch_to_proto(entry: Entry) -> opaque_pb2.RecordBatch:
-    header = entry.header
-    batch = opaque_pb2.RecordBatch(
-        base_offset=header.base_offset,
-        record_count=header.record_count,
-        append_time_ms=header.append_time_ms,
-        codec=header.codec,  # type: ignore[arg-type]  # stored numbers were checked when they came in
-        first_sequence=header.first_sequence,
-        records_crc32c=header.payload_crc,
-    )
-    if header.producer_id:
-        batch.producer_id = header.producer_id
-        batch.producer_epoch = header.producer_epoch
-    if header.codec == _CODEC_NONE:
-        batch.records = entry.payload
-    else:
-        batch.compressed_records = entry.payload
-    return batch
 
 
 _EDGES = frozenset(int(edge) for edge in Edge)
@@ -144,12 +120,11 @@ def fetch_part_from_proto(part: consume_service_pb2.FetchPartition) -> FetchPart
 
 
 def fetched_to_proto(fetched: Fetched) -> opaque_pb2.FetchedPartition:
+    """All of a fetched partition but its batches."""
     message = opaque_pb2.FetchedPartition(topic=fetched.part.topic, partition=fetched.part.partition)
     if fetched.partition is not None:
         message.earliest_offset = fetched.partition.earliest_offset
         message.next_offset = fetched.partition.next_offset
-    if fetched.entries:
-        message.batches.extend(batches_to_proto(fetched.entries))
     if fetched.error is not None:
         message.error.CopyFrom(to_status(fetched.error))
     return message

@@ -61,8 +61,8 @@ class PublishServicer:
 class _Unanswered:
     """A batch that was appended or refused, in its place in the order of answers."""
 
-    size: int
     started: float
+    size: int = 0
     receipt: Receipt | None = None
     refused: Status | None = None
 
@@ -102,10 +102,12 @@ class _PublishStream:
                 await self._room.wait()
 
     async def _append(self, request: opaque_pb2.PublishRequest) -> _Unanswered:
-        unanswered = _Unanswered(request.ByteSize(), time.perf_counter())
-        self._unanswered_bytes += unanswered.size
+        unanswered = _Unanswered(time.perf_counter())
         try:
-            unanswered.receipt = await self._publisher.append(submission_from_proto(request))
+            submission = submission_from_proto(request)
+            unanswered.size = len(submission.payload)
+            self._unanswered_bytes += unanswered.size
+            unanswered.receipt = await self._publisher.append(submission)
         except CursusError as error:
             unanswered.refused = to_status(error)
         except Exception:

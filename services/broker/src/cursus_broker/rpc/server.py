@@ -1,7 +1,7 @@
 """The gRPC server: which handler serves which method of the contract, with which view of its messages.
 
-Methods whose messages carry record sets are registered with the opaque view's (de)serializers, so that sets stay
-bytes. Everything else uses the public messages.
+Requests that carry record sets are parsed with the opaque view, and responses that carry them come encoded from
+rpc/wire.py, so that sets stay bytes. Everything else uses the public messages.
 """
 
 from __future__ import annotations
@@ -47,14 +47,16 @@ SERVICES: Final[tuple[ServiceDescriptor, ...]] = tuple(
     for descriptor in module.DESCRIPTOR.services_by_name.values()
 )
 
-# Methods that see another class than the contract's, by its full name. The bytes are the same.
-OPAQUE: Final[dict[str, type[Any]]] = {
+# Requests that are parsed as another class than the contract's, by its full name. The bytes are the same.
+OPAQUE_REQUESTS: Final[dict[str, type[Any]]] = {
     "cursus.v1.PublishRequest": opaque_pb2.PublishRequest,
     "cursus.v1.PublishStreamRequest": opaque_pb2.PublishStreamRequest,
-    "cursus.v1.FetchResponse": opaque_pb2.FetchResponse,
-    "cursus.v1.ConsumeResponse": opaque_pb2.ConsumeResponse,
-    "cursus.v1.SubscribeResponse": opaque_pb2.SubscribeResponse,
 }
+
+# Responses that their servicers hand over encoded: rpc/wire.py.
+ENCODED_RESPONSES: Final = frozenset(
+    {"cursus.v1.FetchResponse", "cursus.v1.ConsumeResponse", "cursus.v1.SubscribeResponse"}
+)
 
 # A set at the limit comes with an envelope, and a set a little above it should meet our own refusal, which names the
 # limit, and not the transport's.
@@ -109,19 +111,18 @@ def _handler(service: ServiceDescriptor, servicers: Servicers, calls: guard.Open
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for method in service.methods:
         serve = _find(servicers, service.name, method.name)
-        request, response = _view(method.input_type), _view(method.output_type)
         name = f"{service.name}/{method.name}"
         if method.client_streaming:
             handlers[method.name] = grpc.stream_stream_rpc_method_handler(
                 guard.stream(name, serve, calls),
-                request_deserializer=request.FromString,
-                response_serializer=response.SerializeToString,
+                request_deserializer=_deserializer(method.input_type),
+                response_serializer=_serializer(method.output_type),
             )
         else:
             handlers[method.name] = grpc.unary_unary_rpc_method_handler(
                 guard.unary(name, serve),
-                request_deserializer=request.FromString,
-                response_serializer=response.SerializeToString,
+                request_deserializer=_deserializer(method.input_type),
+                response_serializer=_serializer(method.output_type),
             )
     return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
@@ -140,8 +141,15 @@ def _find(servicers: Servicers, service: str, method: str) -> Callable[..., Awai
     return found
 
 
-def _view(message: Descriptor) -> type[Any]:
-    return OPAQUE.get(message.full_name) or GetMessageClass(message)
+def _deserializer(message: Descriptor) -> Callable[[bytes], Any]:
+    view = OPAQUE_REQUESTS.get(message.full_name) or GetMessageClass(message)
+    parse: Callable[[bytes], Any] = view.FromString
+    return parse
+
+
+def _serializer(message: Descriptor) -> Callable[[Any], bytes] | None:
+    """None hands the bytes through."""
+    return None if message.full_name in ENCODED_RESPONSES else GetMessageClass(message).SerializeToString
 
 
 def _options(settings: GrpcSettings, max_batch_bytes: int) -> list[tuple[str, int]]:

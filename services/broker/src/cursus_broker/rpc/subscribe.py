@@ -14,14 +14,14 @@ from cursus_broker.groups.members import JoinRequest
 from cursus_broker.groups.state import Assignment
 from cursus_broker.log.api import Entry, Offset
 from cursus_broker.metadata.model import TopicPartition
-from cursus_broker.rpc.convert import batches_to_proto, partitions_to_proto, place_from_proto
+from cursus_broker.rpc.convert import partitions_to_proto, place_from_proto
 from cursus_broker.rpc.groups import commits_from_proto, join_request, results_to_proto
 from cursus_broker.rpc.guard import Stream
 from cursus_broker.rpc.status import to_status
 from cursus_broker.rpc.streams import read_first, read_next
+from cursus_broker.rpc.wire import subscribe_response
 from cursus_broker.topics.catalog import Catalog
 from cursus_broker.topics.partition import Partition
-from cursus_proto.internal.v1 import opaque_pb2
 from cursus_proto.v1 import consume_service_pb2 as pb
 from cursus_proto.v1.consume_service_pb2 import SubscribeRequest, SubscribeStart
 
@@ -45,24 +45,21 @@ class _StreamOutbox:
             revoked=partitions_to_proto(revoked),
             complete=assignment.complete,
         )
-        await self.write(opaque_pb2.SubscribeResponse(assignment=message))
+        await self.write(pb.SubscribeResponse(assignment=message))
 
     async def batches(self, partition: Partition, entries: Sequence[Entry]) -> None:
-        message = opaque_pb2.SubscribedBatches(
-            topic=partition.topic,
-            partition=partition.id,
-            batches=batches_to_proto(entries),
-            next_offset=partition.next_offset,
-        )
-        await self.write(opaque_pb2.SubscribeResponse(batches=message))
+        await self._write(subscribe_response(partition.topic, partition.id, entries, partition.next_offset))
 
     async def failed(self, place: TopicPartition, error: CursusError) -> None:
-        message = opaque_pb2.SubscribedBatches(topic=place.topic, partition=place.partition, error=to_status(error))
-        await self.write(opaque_pb2.SubscribeResponse(batches=message))
+        message = pb.SubscribedBatches(topic=place.topic, partition=place.partition, error=to_status(error))
+        await self.write(pb.SubscribeResponse(batches=message))
 
-    async def write(self, message: opaque_pb2.SubscribeResponse) -> None:
+    async def write(self, message: pb.SubscribeResponse) -> None:
+        await self._write(message.SerializeToString())
+
+    async def _write(self, encoded: bytes) -> None:
         async with self._turn:
-            await self._stream.write(message)
+            await self._stream.write(encoded)
 
 
 class SubscribeServicer:
@@ -108,7 +105,7 @@ class SubscribeServicer:
         try:
             with self._coordinator.attached(group, member_id):
                 started = pb.SubscribeStarted(member_id=member_id, generation=joined.generation)
-                await outbox.write(opaque_pb2.SubscribeResponse(started=started))
+                await outbox.write(pb.SubscribeResponse(started=started))
                 await self._run(stream, subscription, credit, outbox)
                 if not start.instance_id:
                     await self._leave(group, member_id)
@@ -147,7 +144,7 @@ async def _serve(request: SubscribeRequest, subscription: Subscription, credit: 
             outcomes = await subscription.commit(commits_from_proto(commit.offsets))
             results = results_to_proto(commit.offsets, outcomes)
             committed = pb.SubscribeCommitted(commit_id=commit.commit_id, results=results)
-            await outbox.write(opaque_pb2.SubscribeResponse(committed=committed))
+            await outbox.write(pb.SubscribeResponse(committed=committed))
         case _:
             raise InvalidRequest("after start, a subscribe stream takes grants, acknowledgements and commits")
 

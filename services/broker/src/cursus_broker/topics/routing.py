@@ -9,7 +9,7 @@ from cursus_proto.partitioner import partition_for_key
 from cursus_proto.v1.records_pb2 import Record
 
 
-def route(topic: Topic, records: Sequence[Record]) -> dict[int, list[int]]:
+def route(topic: Topic, records: Sequence[Record]) -> dict[int, Sequence[int]]:
     """Indexes of the records for each partition, in order. Records without a key go together to the next in turn."""
     count = len(topic.partitions)
     in_turn: int | None = None
@@ -22,4 +22,4 @@ def route(topic: Topic, records: Sequence[Record]) -> dict[int, list[int]]:
                 in_turn = topic.next_in_turn()
             partition = in_turn
         routed.setdefault(partition, []).append(index)
-    return routed
+    return dict(routed)
