@@ -146,6 +146,10 @@ class GroupCoordinator:
         await entry.row.durable()
         return answer
 
+    def refresh(self, group: str, member_id: MemberId) -> None:
+        """Count a call that names the member as a sign of life. Raises MemberNotFound, MemberFenced."""
+        self._entry_of(group, member_id).group.refresh(member_id, self._now_ms())
+
     async def leave(self, group: str, member_id: MemberId = "", *, instance_id: str = "") -> None:
         """Remove the member, or the one that runs as `instance_id`.
 
