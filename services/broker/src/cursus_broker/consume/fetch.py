@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Final, Protocol
 
 from cursus_broker.consume.credit import Credit
-from cursus_broker.consume.tail import past_any
+from cursus_broker.consume.tail import Tail, past_any
 from cursus_broker.errors import CursusError, InvalidRequest, OffsetOutOfRange
 from cursus_broker.log.api import Entry, Offset, TimedOffset
 from cursus_broker.topics.partition import Partition
@@ -104,7 +104,8 @@ class Fetcher:
     ) -> list[Fetched]:
         """Collect whole entries, at least one if there is any, waiting up to `max_wait_ms` for `min_bytes`.
 
-        A partition that cannot be read ends the wait: its error should not arrive late.
+        A partition that cannot be read ends the wait: its error should not arrive late. So does a limit that leaves no
+        room for more.
         """
         if not 1 <= len(parts) <= MAX_FETCH_PARTITIONS:
             raise InvalidRequest(f"a fetch names 1 to {MAX_FETCH_PARTITIONS} partitions, not {len(parts)}")
@@ -115,6 +116,7 @@ class Fetcher:
         max_bytes = max_bytes or self._default_max_bytes
         min_bytes = min(max(min_bytes, 1), max_bytes)
         deadline = asyncio.get_running_loop().time() + max_wait_ms / 1000
+        reached: list[tuple[Tail, Offset]] | None = None
         while True:
             fetched = await self._collect(parts, max_bytes, max_records or 2**31)
             size = sum(len(entry.payload) for one in fetched for entry in one.entries)
@@ -125,6 +127,10 @@ class Fetcher:
                 for one in fetched
                 if one.partition is not None
             ]
+            if places == reached:
+                # Woken because there is more, but the limits allow no more than before: waiting on would only spin.
+                return fetched
+            reached = places
             try:
                 if not await past_any(places, deadline):
                     return fetched
@@ -134,6 +140,7 @@ class Fetcher:
 
     async def _collect(self, parts: Sequence[FetchPart], max_bytes: int, max_records: int) -> list[Fetched]:
         fetched: list[Fetched] = []
+        anything = False
         for part in parts:
             try:
                 if part.offset < 0:
@@ -146,6 +153,10 @@ class Fetcher:
                 entries = within(await partition.read(Offset(part.offset), limit), max_records)
                 max_bytes -= sum(len(entry.payload) for entry in entries)
                 max_records -= sum(entry.header.record_count for entry in entries)
+                if anything and (max_bytes < 0 or max_records < 0):
+                    # Only the very first batch of an answer may exceed its limits.
+                    entries = ()
+                anything = anything or bool(entries)
                 fetched.append(Fetched(part, partition, entries))
             except CursusError as error:
                 fetched.append(Fetched(part, None, (), error))
