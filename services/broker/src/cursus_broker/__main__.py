@@ -6,7 +6,7 @@ import sys
 
 from cursus_broker import __version__
 from cursus_broker.app import serve
-from cursus_broker.errors import CursusError
+from cursus_broker.errors import refusal_in
 from cursus_broker.settings import PROFILES, BrokerSettings
 from cursus_service.logging import configure_logging
 from cursus_service.process import run
@@ -19,8 +19,10 @@ def main() -> None:
     configure_logging(settings.logging.level, settings.logging.format)
     try:
         run(lambda stop: serve(settings, stop))
-    except CursusError as error:
-        sys.exit(f"cursus-broker: {error}")
+    except Exception as error:
+        if (refused := refusal_in(error)) is None:
+            raise
+        sys.exit(f"cursus-broker: {refused}")
 
 
 if __name__ == "__main__":

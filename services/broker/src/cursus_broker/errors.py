@@ -19,6 +19,14 @@ class CursusError(Exception):
         self.metadata: dict[str, str] = {key: str(value) for key, value in metadata.items()}
 
 
+def refusal_in(error: BaseException) -> CursusError | None:
+    """The refusal that `error` is, or that a task group wrapped; None if anything in it is a bug."""
+    if isinstance(error, BaseExceptionGroup):
+        found = [refusal_in(one) for one in error.exceptions]
+        return None if None in found else found[0]
+    return error if isinstance(error, CursusError) else None
+
+
 # What was asked makes no sense, whatever the state of the broker.
 
 

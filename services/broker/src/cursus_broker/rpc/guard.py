@@ -13,7 +13,7 @@ import structlog
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
-from cursus_broker.errors import CursusError
+from cursus_broker.errors import CursusError, refusal_in
 from cursus_broker.rpc.status import internal_status, to_status
 
 _log = structlog.get_logger()
@@ -64,9 +64,10 @@ def stream(
         calls.stream_opened(method)
         try:
             await handler(context)
-        except CursusError as error:
-            await _abort(context, to_status(error))
-        except Exception:
+        except Exception as error:
+            # The parts of a stream run in task groups, which wrap what they raise.
+            if (refused := refusal_in(error)) is not None:
+                await _abort(context, to_status(refused))
             _log.exception("rpc.failed", method=method)
             await _abort(context, internal_status())
         finally:
