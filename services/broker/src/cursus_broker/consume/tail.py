@@ -28,7 +28,9 @@ class TailBudget:
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._used_bytes = 0
-        # In the order of appends over all partitions, so the head is the oldest entry still cached.
+        self._held = 0
+        # In the order of appends over all partitions, so the head is the oldest entry still cached. Tails forget by
+        # themselves too and leave their marks behind; these go at the head, or all at once when they outnumber the rest.
         self._order: deque[tuple[Tail, int]] = deque()
 
     @property
@@ -38,15 +40,16 @@ class TailBudget:
     def charge(self, tail: Tail, serial: int, size: int) -> None:
         self._order.append((tail, serial))
         self._used_bytes += size
+        self._held += 1
         while self._used_bytes > self._limit_bytes and self._order:
             oldest, oldest_serial = self._order.popleft()
             oldest.forget_through(oldest_serial)
+        if len(self._order) > 2 * self._held + _COMPACT_AFTER:
+            self._order = deque(mark for mark in self._order if mark[1] >= mark[0].first_serial)
 
     def release(self, size: int) -> None:
         self._used_bytes -= size
-        # Tails forget by themselves too; drop the marks they left behind before these pile up.
-        while self._order and self._order[0][1] < self._order[0][0].first_serial:
-            self._order.popleft()
+        self._held -= 1
 
 
 class Bell:
