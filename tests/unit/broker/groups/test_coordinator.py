@@ -247,8 +247,7 @@ async def test_a_reset_goes_back_but_not_under_a_live_member(world: World, coord
 
     assert await coordinator.reset_offsets("readers", {P0: 2, P1: 0}) == planned
     assert {p: c.next_offset for p, c in coordinator.fetch_offsets("readers").items()} == {P0: 2, P1: 0}
-    with pytest.raises(GroupNotFound):
-        await coordinator.reset_offsets("nobody", {P0: 0})
+    assert await coordinator.reset_offsets("nobody", {P0: 0}) == {P0: OffsetReset(None, 0)}, "the group is created"
     with pytest.raises(InvalidRequest):
         await coordinator.reset_offsets("readers", {P0: 1_001})
 

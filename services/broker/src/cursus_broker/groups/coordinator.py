@@ -245,12 +245,13 @@ class GroupCoordinator:
     async def reset_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int], *, dry_run: bool = False
     ) -> dict[TopicPartition, OffsetReset]:
-        """Set committed offsets, also back, all or none.
+        """Set committed offsets, also back, all or none. A group that does not exist is created.
 
-        Raises GroupNotFound, InvalidRequest, TopicNotFound, PartitionNotFound, StorageFailed; GroupNotEmpty if a live
+        Raises InvalidRequest, TopicNotFound, PartitionNotFound, ResourceLimit, StorageFailed; GroupNotEmpty if a live
         member reads one of the partitions.
         """
-        entry = self._existing(group)
+        validate_name("group name", group)
+        entry = self._entries.get(group) or self._new_entry(group)
         state = entry.group
         for partition, next_offset in offsets.items():
             if (refusal := self._invalid(partition, OffsetCommit(next_offset))) is not None:
@@ -262,6 +263,8 @@ class GroupCoordinator:
             partition: committed[partition].next_offset if partition in committed else None for partition in offsets
         }
         if not dry_run:
+            entry.row.enqueue()  # before the offsets: in the store they refer to their group
+            self._entries.setdefault(group, entry)
             now = self._time_ms()
             await entry.offsets.reset({p: CommittedOffset(offset, "", now) for p, offset in offsets.items()})
             log.info("groups.offsets.reset", group=group, partitions=len(offsets))
