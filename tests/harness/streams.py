@@ -34,8 +34,13 @@ async def within_deadline(work: Awaitable[Message]) -> Message:
 
 
 async def is_silent(work: Awaitable[object], patience_s: float = 0.3) -> bool:
-    """Whether nothing comes for a little while. A slow machine can only make this miss a fault, never invent one."""
-    done, _ = await asyncio.wait({asyncio.ensure_future(work)}, timeout=patience_s)
+    """Whether nothing comes for a little while. A slow machine can only make this miss a fault, never invent one.
+
+    The work is given up then; shield what is to go on.
+    """
+    task = asyncio.ensure_future(work)
+    done, _ = await asyncio.wait({task}, timeout=patience_s)
+    task.cancel()
     return not done
 
 
