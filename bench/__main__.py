@@ -1,0 +1,77 @@
+"""`python -m bench`: every measure in turn, then the report."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from bench import machine, report
+from bench.compare import progress
+from bench.measures import consume, publish
+from bench.setting import FULL, QUICK, Setting
+
+ROOT: Final = Path(__file__).parent.parent
+RESULTS: Final = ROOT / "bench" / "results"
+
+MEASURES: Final[dict[str, Callable[[Setting], Awaitable[report.Result]]]] = {
+    "publish": publish.measure,
+    "consume": consume.measure,
+}
+
+
+def main() -> int:
+    arguments = _parse()
+    arguments.scratch.mkdir(parents=True, exist_ok=True)
+    scale = QUICK if arguments.quick else FULL
+    names = arguments.only or list(MEASURES)
+    scratch = Path(tempfile.mkdtemp(prefix="bench-", dir=arguments.scratch))
+    try:
+        progress(f"warming up to {scale.warm_bytes / 1e9:.0f} GB of page cache")
+        where = machine.describe(scratch, 0 if arguments.no_warming else scale.warm_bytes, arguments.quick)
+        results = [asyncio.run(_run(name, Setting(scratch / name, scale))) for name in names]
+    finally:
+        shutil.rmtree(scratch)
+    print(report.as_markdown(where, results))
+    # Part of a run, or a rough one, must not stand where the results of a full run are expected.
+    complete = not arguments.quick and not arguments.only
+    report.write(RESULTS if complete else arguments.scratch / "bench-results", where, results)
+    return 0
+
+
+async def _run(name: str, setting: Setting) -> report.Result:
+    progress(f"{name}: begins")
+    setting.scratch.mkdir()
+    try:
+        return await MEASURES[name](setting)
+    finally:
+        shutil.rmtree(setting.scratch)
+
+
+def _parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measures the broker against a bare service.")
+    parser.add_argument(
+        "--only", action="append", choices=MEASURES, metavar="NAME", help=f"one of {', '.join(MEASURES)}; may repeat"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="little data and few rounds: does it run, roughly how fast"
+    )
+    parser.add_argument(
+        "--no-warming", action="store_true", help="skip the warming of the page cache: it was done before"
+    )
+    parser.add_argument(
+        "--scratch",
+        type=Path,
+        default=ROOT / "build",
+        help="where data is written and removed again; has to be on disk",
+    )
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

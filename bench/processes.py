@@ -1,0 +1,164 @@
+"""The processes of a measurement: services known by their ready line, clients that take jobs. Each is ended by the
+object that started it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from bench.worker import STALLED
+
+START_DEADLINE_S: Final = 120.0
+STOP_DEADLINE_S: Final = 60.0
+_MAX_LINE_BYTES: Final = 16 * 1024 * 1024
+"""A client's answer may hold a latency for each of many requests."""
+
+
+class BenchFailed(Exception):
+    """A process did not do its part; the message holds what it said."""
+
+
+class Service:
+    """A running service."""
+
+    def __init__(self, process: asyncio.subprocess.Process, address: str) -> None:
+        self._process = psutil.Process(process.pid)
+        self.address = address
+
+    def cpu_seconds(self) -> float:
+        times = self._process.cpu_times()
+        return float(times.user + times.system)
+
+    def memory(self) -> tuple[int, int]:
+        """Resident bytes, and how many of them are the process's own rather than pages of mapped files."""
+        info = self._process.memory_info()
+        return int(info.rss), int(info.rss - info.shared)
+
+
+@asynccontextmanager
+async def service(log: Path, module: str, *arguments: str) -> AsyncIterator[Service]:
+    """`python -m module`, ready. Its stderr goes to `log`."""
+    async with _process(log, module, *arguments) as process:
+        assert process.stdout is not None
+        async with asyncio.timeout(START_DEADLINE_S):
+            line = (await process.stdout.readline()).decode()
+        addresses = dict(part.split("=", 1) for part in line.split()[1:])
+        if "grpc" not in addresses:
+            raise BenchFailed(f"{module} did not start:\n{_end_of(log)}")
+        yield Service(process, addresses["grpc"])
+
+
+@asynccontextmanager
+async def broker(data_dir: Path, *arguments: str) -> AsyncIterator[Service]:
+    """A broker on `data_dir`, on free ports."""
+    ports = ("--grpc-port", "0", "--health-port", "0", "--metrics-port", "0")
+    log = data_dir.with_name(data_dir.name + ".log")
+    async with service(log, "cursus_broker", "--data-dir", str(data_dir), *ports, *arguments) as started:
+        yield started
+
+
+@asynccontextmanager
+async def floor(scratch: Path) -> AsyncIterator[Service]:
+    async with service(scratch / "floor.log", "bench.floor") as started:
+        yield started
+
+
+class Worker:
+    """A running client process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._stdin, self._stdout = process.stdin, process.stdout
+
+    async def run(self, job: Any) -> dict[str, Any]:
+        """Have a job done, one of the dataclasses of bench.jobs, and return the fields of its result."""
+        await self._send({"job": type(job).__name__, "arguments": asdict(job)})
+        return await self._result()
+
+    async def stall(self, job: Any) -> None:
+        """Begin a job that stops in the middle, and wait until it has."""
+        await self._send({"job": type(job).__name__, "arguments": asdict(job)})
+        answer = await self._receive()
+        if answer.get("event") != STALLED:
+            raise BenchFailed(f"{job} did not stop in the middle: {answer}")
+
+    async def resume(self) -> dict[str, Any]:
+        """Let the stalled job go on, and return its result."""
+        await self._send({})
+        return await self._result()
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        self._stdin.write(json.dumps(message).encode() + b"\n")
+        await self._stdin.drain()
+
+    async def _result(self) -> dict[str, Any]:
+        answer = await self._receive()
+        if "result" not in answer:
+            raise BenchFailed(f"a job failed: {answer.get('error')}")
+        result: dict[str, Any] = answer["result"]
+        return result
+
+    async def _receive(self) -> dict[str, Any]:
+        line = await self._stdout.readline()
+        if not line:
+            raise BenchFailed("the client process ended")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+@asynccontextmanager
+async def worker(scratch: Path, name: str = "client") -> AsyncIterator[Worker]:
+    async with _process(scratch / f"{name}.log", "bench.worker") as process:
+        yield Worker(process)
+
+
+@asynccontextmanager
+async def _process(log: Path, module: str, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    with log.open("ab") as stderr:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", module, *arguments),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=stderr,
+            env=_environment(),
+            limit=_MAX_LINE_BYTES,
+        )
+    try:
+        yield process
+    except BenchFailed as error:
+        raise BenchFailed(f"{error}\n--- end of {log.name}:\n{_end_of(log)}") from error
+    finally:
+        await _end(process)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    assert process.stdin is not None
+    process.stdin.close()  # ends a client, which does not listen to signals while it waits for a job
+    process.terminate()
+    try:
+        async with asyncio.timeout(STOP_DEADLINE_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def _environment() -> dict[str, str]:
+    """Ours without CURSUS_* variables: a developer's settings must not change a measurement."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("CURSUS_")}
+
+
+def _end_of(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")[-4096:] if log.exists() else ""

@@ -1,0 +1,79 @@
+"""What a measure is given: where it may write, how much it is to do, and the topics it works on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from cursus_proto.v1 import topic_service_pb2, topic_service_pb2_grpc
+
+GB: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much to do. A round of the full scale takes two seconds or more."""
+
+    rounds: int
+    batches: int
+    stored_bytes: int
+    stalled_bytes: int
+    latency_count: int
+    warm_bytes: int
+
+
+FULL: Final = Scale(
+    rounds=5,
+    batches=12_000,
+    stored_bytes=10 * GB,
+    stalled_bytes=5 * GB,
+    latency_count=10_000,
+    warm_bytes=16 * GB,
+)
+QUICK: Final = Scale(
+    rounds=3,
+    batches=2_000,
+    stored_bytes=GB // 2,
+    stalled_bytes=GB // 2,
+    latency_count=2_000,
+    warm_bytes=2 * GB,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    scratch: Path
+    """An empty directory of this measure alone, removed after it."""
+    scale: Scale
+
+
+class Topics:
+    """Creates and deletes topics between rounds, so that a round starts on an empty log and leaves nothing behind."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = topic_service_pb2_grpc.TopicServiceStub(channel)
+
+    async def create(self, name: str, partitions: int = 1) -> None:
+        await self._stub.CreateTopic(topic_service_pb2.CreateTopicRequest(name=name, partition_count=partitions))
+
+    async def delete(self, name: str) -> None:
+        await self._stub.DeleteTopic(topic_service_pb2.DeleteTopicRequest(name=name))
+
+    @asynccontextmanager
+    async def temporary(self, name: str, partitions: int = 1) -> AsyncIterator[str]:
+        await self.create(name, partitions)
+        try:
+            yield name
+        finally:
+            await self.delete(name)
+
+
+@asynccontextmanager
+async def topics(address: str) -> AsyncIterator[Topics]:
+    async with grpc.aio.insecure_channel(address) as channel:
+        yield Topics(channel)

@@ -1,0 +1,66 @@
+"""A client process. Takes jobs as JSON lines on stdin, does one at a time, answers each with a JSON line on stdout:
+`python -m bench.worker`. Ends with its stdin."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import traceback
+from dataclasses import asdict
+from typing import Any
+
+from bench.jobs.consume import Consume, Stall, consume, stall
+from bench.jobs.latency import Echo, Follow, echo, follow
+from bench.jobs.publish import Publish, publish
+from cursus_service.process import run, settle_memory
+
+STALLED = "stalled"
+
+
+async def work(_: asyncio.Event) -> None:
+    settle_memory()
+    while line := await _read_line():
+        message = json.loads(line)
+        try:
+            result = await _do(message["job"], message["arguments"])
+        except Exception:
+            _answer({"error": traceback.format_exc()})
+        else:
+            _answer({"result": asdict(result)})
+
+
+async def _do(job: str, arguments: dict[str, Any]) -> Any:
+    match job:
+        case "Publish":
+            return await publish(Publish(**arguments))
+        case "Consume":
+            return await consume(Consume(**arguments))
+        case "Stall":
+            return await stall(Stall(**arguments), _pause)
+        case "Echo":
+            return await echo(Echo(**arguments))
+        case "Follow":
+            return await follow(Follow(**arguments))
+        case _:
+            raise ValueError(f"no such job: {job}")
+
+
+async def _pause() -> None:
+    """Says that it stopped, and goes on with the next line."""
+    _answer({"event": STALLED})
+    await _read_line()
+
+
+async def _read_line() -> str:
+    # In a thread, so that the event loop keeps serving connections meanwhile, as a stalled reader's must be.
+    return await asyncio.to_thread(sys.stdin.readline)
+
+
+def _answer(message: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    run(work)
