@@ -55,7 +55,7 @@ class SegmentEngine:
         self._executor: Executor = executor or self._own_executor  # type: ignore[assignment]  # one of the two is set
         self._sync_executor = ThreadPoolExecutor(_SYNC_THREADS, "log-sync")
         self._loop = asyncio.get_running_loop()
-        self._flusher = Flusher(self._settings.linger_ms)
+        self._flusher = Flusher(self._files, self._root, self._settings.linger_ms, self._sync_executor)
         self._logs: dict[tuple[str, int], SegmentLog] = {}
         self._closed = False
 

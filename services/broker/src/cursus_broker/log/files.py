@@ -7,9 +7,15 @@ plain integers, because the append path runs through here once per batch.
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import mmap
 import os
-from collections.abc import Sequence
-from typing import Protocol
+import re
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 
 class Files(Protocol):
@@ -55,6 +61,10 @@ class Files(Protocol):
 
     def sync_directory(self, path: str) -> None:
         """Names created, renamed and removed in the directory survive power loss."""
+
+    def sync_file_system(self, path: str) -> None:
+        """Everything written to the file system that holds `path`, by anybody, survives power loss. Raises OSError also
+        where the operating system cannot do this and report failures."""
 
 
 class RealFiles:
@@ -124,6 +134,51 @@ class RealFiles:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def sync_file_system(self, path: str) -> None:
+        if _syncfs is None:
+            raise OSError(errno.ENOSYS, "syncfs is not available, or does not report write errors")
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if _syncfs(descriptor) != 0:
+                raise OSError(ctypes.get_errno(), "syncfs failed")
+        finally:
+            os.close(descriptor)
+
+
+def _find_syncfs() -> Callable[[int], int] | None:
+    """The C library's syncfs, which Python does not offer. Before Linux 5.8 it kept silent about write errors."""
+    release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    if sys.platform != "linux" or release is None or (int(release[1]), int(release[2])) < (5, 8):
+        return None
+    syncfs: Callable[[int], int] | None = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    return syncfs
+
+
+_syncfs: Final = _find_syncfs()
+
+
+def page_buffer(size: int) -> memoryview:
+    """A buffer to read into that begins at a page. The kernel copies into it about five times as fast as into a
+    bytearray, which begins 16 bytes into one (measured: 10 against 2 GiB/s)."""
+    return memoryview(mmap.mmap(-1, max(size, 1)))[:size]
+
+
+class ReadBuffers:
+    """A reusable read buffer for every thread that asks. What `take` answers is overwritten by the thread's next read:
+    copy out what is needed before."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._of_thread = threading.local()
+
+    def take(self, size: int) -> memoryview:
+        if size > self._size:
+            return page_buffer(size)
+        buffer: memoryview | None = getattr(self._of_thread, "buffer", None)
+        if buffer is None:
+            buffer = self._of_thread.buffer = page_buffer(self._size)
+        return buffer[:size]
 
 
 def read_file(files: Files, path: str, max_bytes: int) -> bytes:

@@ -161,6 +161,11 @@ class ForgetfulFiles(RealFiles):
             directory.synced_names = dict(directory.names)
             directory.pending.clear()
 
+    def sync_file_system(self, path: str) -> None:
+        with self._lock:
+            self._spend()
+            self._sync_tree(self._directory(path), path)
+
     # Reading needs power too.
 
     def pread(self, descriptor: int, buffer: memoryview, position: int) -> int:
@@ -193,6 +198,15 @@ class ForgetfulFiles(RealFiles):
             assert isinstance(child, _Directory)
             node = child
         return node
+
+    def _sync_tree(self, directory: _Directory, path: str) -> None:
+        directory.synced_names = dict(directory.names)
+        directory.pending.clear()
+        for name, node in directory.names.items():
+            if isinstance(node, _Directory):
+                self._sync_tree(node, f"{path}/{name}")
+            else:
+                node.synced = Path(f"{path}/{name}").read_bytes()
 
     def _drop(self, path: str) -> None:
         parent, name = self._parent(path)

@@ -349,9 +349,12 @@ class SegmentLog:
                 # Trimmed while the sync was on its way. Nothing of it is left to lose.
                 if not segment.removed:
                     raise
+        self.count_sync(time.perf_counter() - started)
+
+    def count_sync(self, seconds: float) -> None:
         # Written by one sync at a time, so a thread may: the loop only reads them.
-        self.last_sync_seconds = time.perf_counter() - started
-        self.sync_seconds_total += self.last_sync_seconds
+        self.last_sync_seconds = seconds
+        self.sync_seconds_total += seconds
         self.syncs += 1
 
     def sync_finished(self, plan: SyncPlan) -> None:

@@ -34,6 +34,7 @@ from cursus_broker.log.entry import (
     stored_bytes,
     synced_before,
 )
+from cursus_broker.log.files import page_buffer
 from cursus_broker.log.index import SparseIndex, Summary
 from cursus_broker.log.names import cut_name, is_temporary, parse_segment_file
 from cursus_broker.log.resources import Resources
@@ -254,7 +255,7 @@ class _Recovery:
         with self._resources.pool.lease(path) as handle:
             size_bytes = self._files.size(path)
             while begin < size_bytes:
-                window = memoryview(bytearray(min(_COPY_BYTES + overlap, size_bytes - begin)))
+                window = page_buffer(min(_COPY_BYTES + overlap, size_bytes - begin))
                 content = bytes(window[: self._files.pread(handle.descriptor, window, begin)])
                 for at, _ in candidates(content, min_offset):
                     if synced_before(content, at) > lost_from:
@@ -304,7 +305,7 @@ class _Recovery:
             try:
                 position = keep_bytes
                 while position < size_bytes:
-                    window = memoryview(bytearray(min(_COPY_BYTES, size_bytes - position)))
+                    window = page_buffer(min(_COPY_BYTES, size_bytes - position))
                     filled = self._files.pread(handle.descriptor, window, position)
                     if self._files.writev(target, (bytes(window[:filled]),)) != filled or filled == 0:
                         raise OSError(f"cannot set bytes of {path} aside in {aside}")

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cursus_broker.log.descriptors import DescriptorPool
-from cursus_broker.log.files import Files
+from cursus_broker.log.files import Files, ReadBuffers
 from cursus_broker.log.index import IndexCache
 from cursus_broker.log.settings import KIB, MIB, LogSettings
 
 Fault = Callable[[str], None]
 """Called at named points of writing, syncing and deleting. Only crash tests set it, and raise from it."""
 
-SCRATCH_BYTES: Final = MIB + 256 * KIB
+# The usual request asks for a mebibyte; a search from an index item may begin up to an interval before it.
+READ_BUFFER_BYTES: Final = MIB + 256 * KIB
 
 
 def no_fault(_point: str) -> None:
@@ -28,9 +29,7 @@ class Resources:
     indexes: IndexCache
     settings: LogSettings
     fault: Fault = no_fault
-    # Reads on the event loop fill this buffer and copy the payloads out before anything else can run, so one buffer
-    # serves every log. Threads must not touch it.
-    scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(SCRATCH_BYTES)))
+    buffers: ReadBuffers = field(default_factory=lambda: ReadBuffers(READ_BUFFER_BYTES))
 
     @classmethod
     def of(cls, files: Files, settings: LogSettings, fault: Fault = no_fault) -> Resources:

@@ -26,10 +26,10 @@ from cursus_broker.log.entry import (
     take,
     unpack_header,
 )
-from cursus_broker.log.files import Files, read_file, replace_file
+from cursus_broker.log.files import Files, page_buffer, read_file, replace_file
 from cursus_broker.log.index import MAX_INDEX_BYTES, NO_TIME, SparseIndex, Summary, unpack_index
 from cursus_broker.log.names import TEMPORARY_SUFFIX, index_name, segment_name
-from cursus_broker.log.resources import Resources
+from cursus_broker.log.resources import READ_BUFFER_BYTES, Resources
 from cursus_broker.log.settings import KIB, MIB
 
 _WALK_BYTES: Final = MIB
@@ -205,8 +205,8 @@ class Segment:
             offset, position = start
             # From an index item on, up to an interval lies before the wanted entry.
             ahead = 0 if offset == wanted else resources.settings.index_interval_bytes
-            size = min(max(max_bytes, _MIN_WINDOW_BYTES) + ahead, self.size_bytes - position, len(resources.scratch))
-            window = resources.scratch[:size]
+            size = min(max(max_bytes, _MIN_WINDOW_BYTES) + ahead, self.size_bytes - position, READ_BUFFER_BYTES)
+            window = resources.buffers.take(size)
             filled = resources.files.pread_cached(handle.descriptor, window, position)
             taken = take(window, 0, filled, offset, wanted, max_bytes)
         except BadEntry:
@@ -236,7 +236,7 @@ class Segment:
             size = min(max(max_bytes, _MIN_WINDOW_BYTES), MAX_WINDOW_BYTES)
             while True:
                 size = min(size, size_bytes - position)
-                window = memoryview(bytearray(size))
+                window = resources.buffers.take(size)
                 filled = resources.files.pread(handle.descriptor, window, position)
                 try:
                     taken = take(window, 0, filled, offset, wanted, max_bytes)
@@ -354,7 +354,7 @@ def walk(
         if position < begin or position + count > begin + filled:
             wanted_bytes = min(max(count, chunk_bytes), size_bytes - position)
             if len(buffer) < wanted_bytes:
-                buffer = memoryview(bytearray(wanted_bytes))
+                buffer = page_buffer(wanted_bytes)
             begin, filled = position, files.pread(descriptor, buffer[:wanted_bytes], position)
         return position - begin
 

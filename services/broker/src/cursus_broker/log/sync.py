@@ -7,17 +7,31 @@ gathers. `Flusher` belongs to the engine: it starts the syncs nobody waits for, 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+import heapq
+import time
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
 from cursus_broker.errors import StorageFailed
+from cursus_broker.log.files import Files
 from cursus_broker.log.segment import Segment
 
 FLUSH_CONCURRENCY: Final = 2
 """Background syncs at once. A disk gains little from more, and those who wait for a sync must get their turn."""
+
+
+BULK_AT: Final = 64
+"""From this many dirty logs on, one sync of the whole file system replaces theirs. Measured with 1,000 of them: 15 ms
+against 180 ms for small writes, 210 against 310 ms for 54 KB each, on an idle interpreter. On a busy one every single
+fdatasync also waits up to 5 ms to get the interpreter back, and the thousand took seconds. Not for few logs: the sync
+also writes what other programs have left dirty."""
+
+_REST: Final = 4
+"""A log whose last sync took t gets no background sync for this many t, unless its data has lingered long enough.
+Writing to a file that is being synced is slow: without the rest a busy log, in a hurry after every batch, would always
+be syncing, and an append took 220 µs instead of 60."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +53,22 @@ class Source(Protocol):
     def perform_sync(self, plan: SyncPlan) -> None:
         """Runs in a thread. Raises OSError."""
 
+    def count_sync(self, seconds: float) -> None:
+        """A sync of the whole file system covered the log's plan. Runs in a thread."""
+
     def sync_finished(self, plan: SyncPlan) -> None:
         """Called on the loop before those who wait are woken."""
 
     def sync_failed(self, failure: StorageFailed) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BulkPart:
+    """One log's share of a sync of many."""
+
+    source: Source
+    plan: SyncPlan
+    outcome: asyncio.Future[None]
 
 
 class GroupedSync:
@@ -57,6 +83,8 @@ class GroupedSync:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self.synced_offset = synced_offset
         self.failure: StorageFailed | None = None
+        self._started_at = 0.0
+        self.rested_at = 0.0  # when the next sync that nobody waits for may start, by the loop's clock
 
     async def wait(self, upto: int) -> None:
         """Return once all below `upto` is synced, starting a sync if need be. Raises StorageFailed."""
@@ -73,9 +101,23 @@ class GroupedSync:
         """Start a sync unless one runs; answers the one that runs. Its result tells nothing: see `failure`."""
         if self._running is None:
             plan = self._source.plan_sync()
-            self._running = self._loop.run_in_executor(self._executor, self._source.perform_sync, plan)
-            self._running.add_done_callback(partial(self._finished, plan))
+            self._follow(plan, self._loop.run_in_executor(self._executor, self._source.perform_sync, plan))
+            assert self._running is not None
         return self._running
+
+    def join(self) -> BulkPart | None:
+        """Leave the next sync to somebody who syncs many logs at once; None if one of our own runs."""
+        if self._running is not None:
+            return None
+        plan = self._source.plan_sync()
+        outcome: asyncio.Future[None] = self._loop.create_future()
+        self._follow(plan, outcome)
+        return BulkPart(self._source, plan, outcome)
+
+    def _follow(self, plan: SyncPlan, future: asyncio.Future[None]) -> None:
+        self._started_at = self._loop.time()
+        self._running = future
+        future.add_done_callback(partial(self._finished, plan))
 
     async def settled(self) -> None:
         """Return when no sync runs."""
@@ -85,6 +127,8 @@ class GroupedSync:
 
     def _finished(self, plan: SyncPlan, future: asyncio.Future[None]) -> None:
         self._running = None
+        now = self._loop.time()
+        self.rested_at = now + _REST * (now - self._started_at)
         error = asyncio.CancelledError() if future.cancelled() else future.exception()
         if error is not None:
             self.failure = StorageFailed(f"sync failed: {error!r}; the log takes no more until it is opened anew")
@@ -109,63 +153,137 @@ class GroupedSync:
 
 
 class Flusher:
-    """Starts background syncs: `linger_ms` after a log's first unsynced append, or at once when it is told to hurry."""
+    """Starts background syncs: `linger_ms` after a log's first unsynced append; for a log in a hurry at once, or when
+    it has rested from the sync before. Few at a time, oldest deadline first; very many are synced together."""
 
-    def __init__(self, linger_ms: int, concurrency: int = FLUSH_CONCURRENCY) -> None:
+    def __init__(self, files: Files, root: str, linger_ms: int, executor: Executor) -> None:
+        self._files = files
+        self._root = root
         self._linger = linger_ms / 1000
-        self._concurrency = concurrency
+        self._executor = executor
         self._loop = asyncio.get_running_loop()
-        # In the order of their deadlines: all linger equally long, and those in a hurry are put in front.
-        self._dirty: OrderedDict[GroupedSync, float] = OrderedDict()
+        self._deadlines: dict[GroupedSync, float] = {}
+        # Earliest deadline first. An item whose deadline is not the log's any more is passed over.
+        self._queue: list[tuple[float, int, GroupedSync]] = []
+        self._count = 0
         self._running = 0
         self._timer: asyncio.TimerHandle | None = None
+        self.bulk_syncs = 0
 
     def __len__(self) -> int:
-        return len(self._dirty)
+        return len(self._deadlines)
 
     def note_dirty(self, sync: GroupedSync) -> None:
         """The log has something unsynced since now."""
-        if sync not in self._dirty:
-            self._dirty[sync] = self._loop.time() + self._linger
-            self._arm()
+        if sync not in self._deadlines:
+            self._schedule(sync, self._loop.time() + self._linger)
 
     def hurry(self, sync: GroupedSync) -> None:
         """The log has enough unsynced: do not linger."""
-        if self._dirty.get(sync) != 0.0:
-            self._dirty[sync] = 0.0
-            self._dirty.move_to_end(sync, last=False)
-            self._pump()
+        if len(self._deadlines) >= BULK_AT:
+            # So many are dirty that somebody is always in a hurry. All linger, and are synced together.
+            self.note_dirty(sync)
+            return
+        deadline = self._deadlines.get(sync)
+        if deadline is None:
+            deadline = self._loop.time() + self._linger
+            self._schedule(sync, min(deadline, sync.rested_at))
+        elif deadline > sync.rested_at:
+            self._schedule(sync, sync.rested_at)
 
     def forget(self, sync: GroupedSync) -> None:
-        self._dirty.pop(sync, None)
+        self._deadlines.pop(sync, None)
 
     def close(self) -> None:
-        self._dirty.clear()
+        self._deadlines.clear()
+        self._queue.clear()
+        self._disarm()
+
+    def _schedule(self, sync: GroupedSync, deadline: float) -> None:
+        self._deadlines[sync] = deadline
+        self._count += 1
+        heapq.heappush(self._queue, (deadline, self._count, sync))
+        if self._queue[0][2] is sync:
+            self._disarm()
+            self._arm()
+
+    def _disarm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _arm(self) -> None:
-        if self._timer is None and self._dirty and self._running < self._concurrency:
-            deadline = next(iter(self._dirty.values()))
-            self._timer = self._loop.call_at(deadline, self._due)
+        # With all threads busy the end of a sync goes on with the queue.
+        if self._timer is None and self._queue and self._running < FLUSH_CONCURRENCY:
+            self._timer = self._loop.call_at(self._queue[0][0], self._due)
 
     def _due(self) -> None:
         self._timer = None
-        self._pump()
-
-    def _pump(self) -> None:
-        now = self._loop.time()
-        while self._dirty and self._running < self._concurrency:
-            sync, deadline = next(iter(self._dirty.items()))
-            if deadline > now:
-                break
-            del self._dirty[sync]
-            if sync.failure is None:
-                self._running += 1
-                sync.start().add_done_callback(self._flushed)
+        due = self._pop_due(FLUSH_CONCURRENCY - self._running)
+        if due and len(self._deadlines) >= BULK_AT:
+            # All that is dirty, due or not: it is written anyway.
+            due += [sync for sync in self._deadlines if sync.failure is None]
+            self._deadlines.clear()
+            self._queue.clear()
+            self._start_bulk(due)
+            due = []
+        for sync in due:
+            self._running += 1
+            sync.start().add_done_callback(self._flushed)
         self._arm()
 
-    def _flushed(self, _future: asyncio.Future[None]) -> None:
+    def _pop_due(self, limit: int) -> list[GroupedSync]:
+        now = self._loop.time()
+        due: list[GroupedSync] = []
+        while self._queue and len(due) < limit:
+            deadline, _, sync = self._queue[0]
+            current = self._deadlines.get(sync) == deadline
+            if current and deadline > now:
+                break
+            heapq.heappop(self._queue)
+            if current:
+                del self._deadlines[sync]
+                if sync.failure is None:
+                    due.append(sync)
+        return due
+
+    def _start_bulk(self, syncs: list[GroupedSync]) -> None:
+        parts = [part for sync in syncs if (part := sync.join()) is not None]
+        self._running += 1
+        self.bulk_syncs += 1
+        bulk = self._loop.run_in_executor(self._executor, self._sync_together, [(p.source, p.plan) for p in parts])
+        bulk.add_done_callback(partial(self._bulk_done, parts))
+
+    def _sync_together(self, parts: list[tuple[Source, SyncPlan]]) -> list[Exception | None]:
+        """Sync all plans at once and answer what became of each. Runs in a thread."""
+        started = time.perf_counter()
+        try:
+            self._files.sync_file_system(self._root)
+        except OSError:
+            # Not possible here, or somebody's write failed, maybe a foreign one: each file knows about itself.
+            return [_outcome(source, plan) for source, plan in parts]
+        seconds = time.perf_counter() - started
+        for source, _ in parts:
+            source.count_sync(seconds)
+        return [None] * len(parts)
+
+    def _bulk_done(self, parts: list[BulkPart], bulk: asyncio.Future[list[Exception | None]]) -> None:
+        for part, error in zip(parts, bulk.result(), strict=True):
+            if error is None:
+                part.outcome.set_result(None)
+            else:
+                part.outcome.set_exception(error)
+        self._flushed(None)
+
+    def _flushed(self, _future: asyncio.Future[None] | None) -> None:
         self._running -= 1
-        self._pump()
+        self._disarm()
+        self._due()
+
+
+def _outcome(source: Source, plan: SyncPlan) -> Exception | None:
+    try:
+        source.perform_sync(plan)
+    except Exception as error:  # whatever it is, it is the log's failure and reported there
+        return error
+    return None
