@@ -10,10 +10,11 @@ from typing import NoReturn, Protocol, TypeVar
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
-from cursus_broker.errors import CursusError, refusal_in
+from cursus_broker.errors import CursusError, InvalidRequest, refusal_in
 from cursus_broker.rpc.status import internal_status, to_status
 
 _log = structlog.get_logger()
@@ -40,11 +41,39 @@ class OpenCalls(Protocol):
     def stream_closed(self, method: str) -> None: ...
 
 
+class Undecodable:
+    """A request that is not the message its method takes. Stands in for it, because gRPC answers UNKNOWN and logs a
+    traceback if a deserializer raises.
+    """
+
+    __slots__ = ("cause",)
+
+    def __init__(self, cause: str) -> None:
+        self.cause = cause
+
+    def refusal(self) -> InvalidRequest:
+        return InvalidRequest(f"the request cannot be decoded: {self.cause}")
+
+
+def decoder(decode: Callable[[bytes], Request]) -> Callable[[bytes], Request | Undecodable]:
+    """A deserializer that never raises for what a client sent."""
+
+    def decoded(data: bytes) -> Request | Undecodable:
+        try:
+            return decode(data)
+        except DecodeError as error:
+            return Undecodable(str(error))
+
+    return decoded
+
+
 def unary(method: str, handler: Callable[[Request, str], Awaitable[Response]]) -> Callable[..., Awaitable[Response]]:
     """Wraps `handler(request, peer)` as a unary method."""
 
     async def guarded(request: Request, context: grpc.aio.ServicerContext[Request, Response]) -> Response:
         try:
+            if isinstance(request, Undecodable):
+                raise request.refusal()
             return await handler(request, context.peer())
         except CursusError as error:
             await _abort(context, to_status(error))

@@ -143,8 +143,7 @@ def _find(servicers: Servicers, service: str, method: str) -> Callable[..., Awai
 
 def _deserializer(message: Descriptor) -> Callable[[bytes], Any]:
     view = OPAQUE_REQUESTS.get(message.full_name) or GetMessageClass(message)
-    parse: Callable[[bytes], Any] = view.FromString
-    return parse
+    return guard.decoder(view.FromString)
 
 
 def _serializer(message: Descriptor) -> Callable[[Any], bytes] | None:

@@ -7,7 +7,7 @@ from typing import TypeVar
 import grpc
 
 from cursus_broker.errors import InvalidRequest
-from cursus_broker.rpc.guard import Stream
+from cursus_broker.rpc.guard import Stream, Undecodable
 from cursus_proto.internal.v1.opaque_pb2 import PublishStreamRequest
 from cursus_proto.v1.consume_service_pb2 import ConsumeRequest, SubscribeRequest
 
@@ -15,10 +15,12 @@ Message = TypeVar("Message", PublishStreamRequest, ConsumeRequest, SubscribeRequ
 
 
 async def read_next(stream: Stream, kind: type[Message]) -> Message | None:
-    """The next request; None once the client has closed its side."""
+    """The next request; None once the client has closed its side. Raises InvalidRequest."""
     message = await stream.read()
     if message is grpc.aio.EOF:
         return None
+    if isinstance(message, Undecodable):
+        raise message.refusal()
     assert isinstance(message, kind), "the deserializer registered with the method makes this type"
     return message
 
