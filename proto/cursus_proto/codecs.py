@@ -19,6 +19,9 @@ MAX_UNPACKED_BYTES = 128 * MIB
 
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 
+# How cramjam says that the target is full, with every codec: the one failure that more room can cure.
+_TARGET_FULL = "failed to write whole buffer"
+
 
 class CodecError(ValueError):
     """The codec is unknown, or the bytes are not what it produces."""
@@ -48,8 +51,10 @@ def _bounded(decompress_into: Callable[[bytes, bytearray], int]) -> Callable[[by
             try:
                 return bytes(memoryview(target)[: decompress_into(data, target)])
             except cramjam.DecompressionError as error:
+                if str(error) != _TARGET_FULL:
+                    raise
                 if room == limit:
-                    raise CodecError(f"undecodable, or unpacks to more than {limit} bytes: {error}") from error
+                    raise CodecError(f"unpacks to more than {limit} bytes") from error
                 room = min(limit, 4 * room)
 
     return decompress

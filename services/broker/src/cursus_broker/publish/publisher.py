@@ -84,7 +84,7 @@ class Publisher:
 
     async def append(self, submission: Submission) -> Receipt:
         """Append, and begin to wait for the disk if `acks` asks for it. Suspends only to create a topic, to unpack a
-        large compressed set, to compare a repeated batch with the stored one, or while the partition's unsynced bytes
+        compressed set, to compare a repeated batch with the stored one, or while the partition's unsynced bytes
         are at their bound.
         """
         topic = await self._find_topic(submission.topic)
@@ -219,7 +219,9 @@ class Publisher:
         return _receipt(submission.acks, placed_parts, to_sync)
 
     async def _unpack(self, batch: Batch) -> Sequence[Record]:
-        """The records, unpacked in a thread where that takes long. Raises CorruptRecordSet."""
+        """The records, unpacked in a thread if they are compressed: a few bytes may unpack to very many. Raises
+        CorruptRecordSet.
+        """
 
         def unpack() -> Sequence[Record]:
             return record_sets.unpack(batch.payload, batch.codec)
