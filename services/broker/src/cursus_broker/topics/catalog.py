@@ -44,7 +44,8 @@ log = structlog.get_logger(__name__)
 # Logs opened side by side at start: enough to keep the engine's threads busy.
 _OPEN_AT_ONCE: Final = 16
 
-_ORPHAN_PREFIX: Final = ".orphaned-"
+# `~` is not allowed in a topic's name, so no topic's directory can be mistaken for one that was set aside.
+_ORPHAN_PREFIX: Final = ".orphaned~"
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +350,8 @@ class Catalog:
         return partition
 
     def _directories(self) -> set[str]:
-        return {entry.name for entry in os.scandir(self._log_dir) if entry.is_dir() and not entry.name.startswith(".")}
+        """Directories that are, or were, a topic's. What was set aside, or is half deleted, has a `~` in its name."""
+        return {entry.name for entry in os.scandir(self._log_dir) if entry.is_dir() and "~" not in entry.name}
 
     def _set_aside(self, name: str) -> None:
         aside = f"{_ORPHAN_PREFIX}{name}-{uuid.uuid4().hex[:8]}"
