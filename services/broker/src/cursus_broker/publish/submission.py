@@ -141,7 +141,8 @@ def _check_producer(submission: Submission) -> None:
         raise PartitionRequired("sequences are counted per partition: name the partition")
     if submission.deduplication is not Deduplication.BEST:
         raise InvalidRequest("a producer sequence already decides what a repetition is; leave deduplication unset")
-    if max((submission.first_sequence, *submission.sequences)) > MAX_SEQUENCE:
+    largest = max(submission.sequences, default=0)
+    if not NO_SEQUENCE <= submission.first_sequence <= MAX_SEQUENCE or largest > MAX_SEQUENCE:
         raise InvalidRequest(f"sequences go from 0 to {MAX_SEQUENCE}")
     if submission.windowed:
         return
