@@ -354,7 +354,9 @@ class Catalog:
         return {entry.name for entry in os.scandir(self._log_dir) if entry.is_dir() and "~" not in entry.name}
 
     def _set_aside(self, name: str) -> None:
-        aside = f"{_ORPHAN_PREFIX}{name}-{uuid.uuid4().hex[:8]}"
+        # Cut short: a topic of the longest name would not leave room for the prefix in a directory's name.
+        shown = name.encode()[:200].decode(errors="ignore")
+        aside = f"{_ORPHAN_PREFIX}{uuid.uuid4().hex[:8]}~{shown}"
         os.rename(self._log_dir / name, self._log_dir / aside)
         log.warning("topic.orphan_set_aside", directory=name, moved_to=aside)
 
