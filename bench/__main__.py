@@ -13,7 +13,7 @@ from typing import Final
 
 from bench import machine, report
 from bench.compare import progress
-from bench.measures import consume, publish
+from bench.measures import acks, consume, latency, memory, partitions, publish, stored
 from bench.setting import FULL, QUICK, Setting
 
 ROOT: Final = Path(__file__).parent.parent
@@ -22,6 +22,11 @@ RESULTS: Final = ROOT / "bench" / "results"
 MEASURES: Final[dict[str, Callable[[Setting], Awaitable[report.Result]]]] = {
     "publish": publish.measure,
     "consume": consume.measure,
+    "acks": acks.measure,
+    "partitions": partitions.measure,
+    "stored": stored.measure,
+    "latency": latency.measure,
+    "memory": memory.measure,
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import statistics
 import sys
 import time
@@ -57,10 +59,14 @@ class Side:
 
 
 async def take_turns(measure: str, sides: Sequence[Side], rounds: int, unit: str) -> list[Series]:
-    """One warm-up each, then `rounds` each, in turn. Series in the order of the sides."""
+    """One warm-up each, then `rounds` each, in turn. Series in the order of the sides.
+
+    What a round left for the disk to write or to free is done before the next one begins.
+    """
     series = [Series(side.name, unit) for side in sides]
     for number in range(-1, rounds):
         for side, collected in zip(sides, series, strict=True):
+            await asyncio.to_thread(os.sync)
             one = await side.run(number)
             progress(
                 f"{measure}: {side.name} {'warm-up' if number < 0 else number + 1}: {one.value:,.0f} {unit}"

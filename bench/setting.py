@@ -17,10 +17,12 @@ GB: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much to do. A round of the full scale takes two seconds or more."""
+    """How much to do. A round of the full scale takes two seconds or more, also for the floor."""
 
     rounds: int
     batches: int
+    """Published in a round."""
+    consumed_batches: int
     stored_bytes: int
     stalled_bytes: int
     latency_count: int
@@ -29,7 +31,8 @@ class Scale:
 
 FULL: Final = Scale(
     rounds=5,
-    batches=12_000,
+    batches=16_000,
+    consumed_batches=30_000,
     stored_bytes=10 * GB,
     stalled_bytes=5 * GB,
     latency_count=10_000,
@@ -38,6 +41,7 @@ FULL: Final = Scale(
 QUICK: Final = Scale(
     rounds=3,
     batches=2_000,
+    consumed_batches=4_000,
     stored_bytes=GB // 2,
     stalled_bytes=GB // 2,
     latency_count=2_000,

@@ -22,7 +22,7 @@ TOPIC = "consume"
 
 
 async def measure(setting: Setting) -> Result:
-    count = setting.scale.batches
+    count = setting.scale.consumed_batches
     data_dir = setting.scratch / "broker"
     # A tail that holds all of the data, so that nothing is read from files.
     whole_tail = (
@@ -60,7 +60,7 @@ async def measure(setting: Setting) -> Result:
 async def _compare(
     name: str, side: str, client: Worker, bare: Service, broker: Service, setting: Setting
 ) -> list[Series]:
-    count = setting.scale.batches
+    count = setting.scale.consumed_batches
 
     async def from_floor(_: int) -> Round:
         return await _consume_round(client, bare, Consume(bare.address, TOPIC, count, method=floor.SOURCE))

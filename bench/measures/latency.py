@@ -1,0 +1,76 @@
+"""From publishing a single record to its delivery, against a bare round trip at the same rate."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Final
+
+from bench.compare import Round, Series, Side, take_turns
+from bench.jobs.latency import Echo, Follow, Latencies
+from bench.processes import broker as start_broker
+from bench.processes import floor as start_floor
+from bench.processes import worker as start_worker
+from bench.report import Bound, Figure, Result, ratio
+from bench.setting import Setting, topics
+
+BAR: Final = 3.0
+RATE: Final = 1_000
+UNIT: Final = "µs"
+
+
+async def measure(setting: Setting) -> Result:
+    count = setting.scale.latency_count
+    seconds = count / RATE
+    medians: dict[str, list[float]] = {"round trip": [], "delivery": []}
+    async with (
+        start_floor(setting.scratch) as bare,
+        start_broker(setting.scratch / "broker") as broker,
+        start_worker(setting.scratch) as client,
+        topics(broker.address) as admin,
+    ):
+
+        async def round_trip(_: int) -> Round:
+            cpu_started = bare.cpu_seconds()
+            found = Latencies(**await client.run(Echo(bare.address, count, RATE)))
+            medians["round trip"].append(_percentile(found.microseconds, 50))
+            return _round(found, bare.cpu_seconds() - cpu_started, seconds)
+
+        async def delivery(number: int) -> Round:
+            async with admin.temporary(f"latency-{number}") as topic:
+                cpu_started = broker.cpu_seconds()
+                found = Latencies(**await client.run(Follow(broker.address, topic, count, RATE)))
+                medians["delivery"].append(_percentile(found.microseconds, 50))
+                return _round(found, broker.cpu_seconds() - cpu_started, seconds)
+
+        sides = [Side("round trip, p99", round_trip), Side("delivery, p99", delivery)]
+        series = await take_turns("latency", sides, setting.scale.rounds, UNIT)
+    return Result(
+        "latency",
+        f"Single-record publish-to-delivery latency to a live consumer, {RATE:,}/s, no linger",
+        [ratio("latency", series[1], series[0], Bound.AT_MOST, BAR), *_median_figures(medians), *_worst(series)],
+        series,
+        [
+            "round trip: bare unary calls at the same rate with a request of the same size; delivery: PublishStream"
+            " with acks 1 and a producer's sequence, to a Consume stream of the same process that follows.",
+            "Requests leave on schedule, whatever became of earlier ones. A median over rounds of each round's p99.",
+        ],
+    )
+
+
+def _round(found: Latencies, server_cpu_seconds: float, seconds: float) -> Round:
+    p99 = _percentile(found.microseconds, 99)
+    return Round(p99, server_cpu_seconds / seconds, found.client_cpu_seconds / seconds)
+
+
+def _percentile(values: Sequence[float], percent: int) -> float:
+    return statistics.quantiles(values, n=100)[percent - 1]
+
+
+def _median_figures(medians: dict[str, list[float]]) -> list[Figure]:
+    # The first value of each side is the warm-up's.
+    return [Figure(f"{side}, p50", statistics.median(values[1:]), UNIT) for side, values in medians.items()]
+
+
+def _worst(series: Sequence[Series]) -> list[Figure]:
+    return [Figure(f"{one.side}, worst round", max(each.value for each in one.rounds), UNIT) for one in series]
