@@ -4,7 +4,8 @@
 DISTRIBUTIONS := \
     proto \
     services/common \
-    services/broker
+    services/broker \
+    services/gateway
 
 PYTHON ?= python3
 BIN := .venv/bin

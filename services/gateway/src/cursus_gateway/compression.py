@@ -1,0 +1,113 @@
+"""Compressed bodies: recognised by their first bytes, unpacked once, never beyond 64 MiB. Answers are never compressed.
+
+1F 8B 08                   gzip, RFC 1952
+04 22 4D 18                LZ4 frame
+28 B5 2F FD                zstd, RFC 8878
+82 53 4E 41 50 50 59 00    snappy as xerial frames it: 8 bytes of versions, then (u32 BE size, raw block) repeated
+no magic                   raw snappy block, as the Go SDKs send it: a varint with the unpacked length comes first
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from struct import Struct
+from typing import Final
+
+import cramjam
+
+from cursus_gateway.batch import SMALLEST_BYTES
+from cursus_gateway.framing import MAX_BODY_BYTES
+from cursus_proto import codecs
+from cursus_proto.v1 import records_pb2
+
+_XERIAL_HEAD_BYTES: Final = 16
+_SIZE: Final = Struct(">I")
+
+
+class Compression(Enum):
+    """What a body announces by its first bytes."""
+
+    GZIP = b"\x1f\x8b\x08"
+    LZ4 = b"\x04\x22\x4d\x18"
+    ZSTD = b"\x28\xb5\x2f\xfd"
+    XERIAL_SNAPPY = b"\x82SNAPPY\0"
+
+
+class Undecodable(ValueError):
+    """The bytes are not what they announce, or unpack to more than a frame may hold."""
+
+
+_CODECS: Final = {
+    Compression.GZIP: records_pb2.CODEC_GZIP,
+    Compression.LZ4: records_pb2.CODEC_LZ4,
+    Compression.ZSTD: records_pb2.CODEC_ZSTD,
+}
+
+
+def recognise(body: bytes) -> Compression | None:
+    for compression in Compression:
+        if body.startswith(compression.value):
+            return compression
+    return None
+
+
+def decompress(body: bytes, compression: Compression) -> bytes:
+    """The plain body. Raises Undecodable."""
+    try:
+        if compression is Compression.XERIAL_SNAPPY:
+            return _decompress_xerial(body)
+        return codecs.decompress(_CODECS[compression], body, MAX_BODY_BYTES)
+    except codecs.CodecError as error:
+        raise Undecodable(str(error)) from error
+
+
+def _decompress_xerial(body: bytes) -> bytes:
+    blocks: list[bytes] = []
+    room, position = MAX_BODY_BYTES, _XERIAL_HEAD_BYTES
+    while position < len(body):
+        if position + _SIZE.size > len(body):
+            raise Undecodable("cut short before a block")
+        (size,) = _SIZE.unpack_from(body, position)
+        position += _SIZE.size
+        if position + size > len(body):
+            raise Undecodable("cut short inside a block")
+        block = _decompress_block(body[position : position + size], room)
+        room -= len(block)
+        blocks.append(block)
+        position += size
+    return b"".join(blocks)
+
+
+def decompress_raw_snappy(body: bytes) -> bytes | None:
+    """The plain bytes of a raw block that could hold a batch; None if this is no such block."""
+    announced = _announced(body)
+    if announced is None or not SMALLEST_BYTES <= announced <= MAX_BODY_BYTES:
+        return None
+    try:
+        return _decompress_block(body, MAX_BODY_BYTES)
+    except Undecodable:
+        return None
+
+
+def _decompress_block(block: bytes, limit: int) -> bytes:
+    announced = _announced(block)
+    # A block of n bytes cannot hold more than 64 bytes for each 3 of them: checked before room is made for them.
+    if announced is None or announced > limit or announced > 22 * len(block) + 64:
+        raise Undecodable("not a snappy block, or one that unpacks to more than a frame may hold")
+    try:
+        plain = bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as error:
+        raise Undecodable(str(error)) from error
+    if len(plain) != announced:
+        raise Undecodable("a snappy block of another length than it announces")
+    return plain
+
+
+def _announced(block: bytes) -> int | None:
+    """The unpacked length a raw block begins with."""
+    number = 0
+    for index, byte in enumerate(block[:5]):
+        number |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return number
+    return None

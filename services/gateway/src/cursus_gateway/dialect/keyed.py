@@ -1,0 +1,276 @@
+"""Commands whose arguments are `key=value` words: generations two and three.
+
+Words without `=` are ignored, the last of repeated keys wins, and keys are case-sensitive. `message=` at the start of a
+word ends the arguments: the rest of the text, trimmed, is the message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from cursus_gateway.batch import ACKS
+from cursus_gateway.dialect import commands as c
+from cursus_gateway.dialect import replies
+from cursus_gateway.dialect.commands import Command, Malformed
+from cursus_gateway.dialect.pairs import read_pairs
+from cursus_gateway.dialect.texts import is_clean, to_bytes, words_of
+
+_MESSAGE: Final = re.compile(r"(?:^|[ \t\r\n])message=")
+_SIGNED_63: Final = 2**63
+
+KEYS: Final[Mapping[str, frozenset[str]]] = {
+    "BATCH_COMMIT": frozenset({"topic", "group", "generation", "member"}),
+    "COMMIT": frozenset({"topic", "group", "partition", "offset", "generation", "member"}),
+    "COMMIT_OFFSET": frozenset({"topic", "group", "partition", "offset", "generation", "member"}),
+    "CONSUME": frozenset({"topic", "partition", "offset", "group", "generation", "member"}),
+    "CREATE": frozenset({"topic", "partitions", "idempotent", "event_sourcing"}),
+    "DELETE": frozenset({"topic"}),
+    "DESCRIBE": frozenset({"topic"}),
+    "FETCH_OFFSET": frozenset({"topic", "partition", "group"}),
+    "FIND_COORDINATOR": frozenset({"group", "transactional_id", "txn", "transaction"}),
+    "GROUP_STATUS": frozenset({"group"}),
+    "HEARTBEAT": frozenset({"topic", "group", "member", "generation"}),
+    "JOIN_GROUP": frozenset({"topic", "group", "member", "generation"}),
+    "LEAVE_GROUP": frozenset({"topic", "group", "member", "generation"}),
+    "LIST": frozenset({"topic"}),
+    "LIST_OFFSETS": frozenset({"topic", "partition"}),
+    "METADATA": frozenset({"topic"}),
+    "NEGOTIATE": frozenset({"version", "features", "require_features"}),
+    "REGISTER_GROUP": frozenset({"topic", "group"}),
+    "SETGROUP": frozenset({"group"}),
+    "STREAM": frozenset({"topic", "partition", "group", "member", "generation", "offset"}),
+    "SUBSCRIBE": frozenset({"topic", "group"}),
+    "SYNC_GROUP": frozenset({"topic", "group", "member", "generation"}),
+}
+"""Keys that make the first word of a command's arguments an assignment."""
+
+_THIRD_GENERATION_KEYS: Final = frozenset({"isolation", "isolation_level", "principal", "auth_token", "cleanup_policy"})
+_POLICIES: Final = (
+    "idempotent",
+    "event_sourcing",
+    "replication_factor",
+    "cleanup_policy",
+    "partitioner",
+    "auth_policy",
+    "read_acl",
+    "write_acl",
+)
+
+
+class Fields:
+    """The assignments of one command, asked for by name. A missing or bad one is Malformed in the command's name."""
+
+    def __init__(self, command: str, arguments: str) -> None:
+        self._command = command
+        match = _MESSAGE.search(arguments)
+        self.message = to_bytes(arguments[match.end() :].strip(" \t\r\n")) if match else b""
+        self.words = words_of(arguments[: match.start()] if match else arguments)
+        if not all(map(is_clean, self.words)):
+            raise Malformed(replies.error("invalid_encoding", command=command))
+        assignments = (word.partition("=") for word in self.words if "=" in word)
+        self._values = {key: value for key, _, value in assignments}
+        self.keys = list(self._values)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def text(self, key: str, default: str = "") -> str:
+        return self._values.get(key, "") or default
+
+    def required(self, key: str) -> str:
+        if not (value := self._values.get(key, "")):
+            raise Malformed(replies.error(f"missing_{key}", command=self._command))
+        return value
+
+    def integer(self, key: str, default: int, low: int = 0, high: int = _SIGNED_63 - 1) -> int:
+        return default if not self._values.get(key) else self.required_integer(key, low, high)
+
+    def optional_integer(self, key: str) -> int | None:
+        return self.required_integer(key) if self._values.get(key) else None
+
+    def required_integer(self, key: str, low: int = 0, high: int = _SIGNED_63 - 1) -> int:
+        text = self.required(key)
+        digits = text.removeprefix("-")
+        if not digits.isascii() or not digits.isdecimal() or len(digits) > 20 or not low <= int(text) <= high:
+            raise Malformed(replies.error(f"invalid_{key}", command=self._command, value=text))
+        return int(text)
+
+    def flag(self, key: str) -> bool:
+        return self._values.get(key, "").lower() in ("true", "1")
+
+
+def parse(name: str, arguments: str) -> tuple[Command, bool]:
+    """The command, and whether its wording shows a client of the third generation. Raises Malformed."""
+    fields = Fields(name, arguments)
+    command = _PARSERS[name](fields)
+    return command, not _THIRD_GENERATION_KEYS.isdisjoint(fields.keys) or _is_third_generation(command, fields)
+
+
+def _is_third_generation(command: Command, fields: Fields) -> bool:
+    match command:
+        case c.JoinGroup() | c.LeaveGroup():
+            return "generation" in fields
+        case c.BatchCommit():
+            in_order = [key for key in fields.keys if key in ("member", "generation")]
+            return in_order == ["member", "generation"] and fields.words[-1][:1] in "Pp"
+        case _:
+            return False
+
+
+def _create(fields: Fields) -> Command:
+    retention_hours = fields.integer("retention_hours", 0, low=-1, high=10**6)
+    retention_bytes = fields.integer("retention_bytes", 0, low=-1)
+    return c.CreateTopic(
+        fields.required("topic"),
+        fields.required_integer("partitions", 1, 2**31 - 1) if "partitions" in fields else None,
+        {key: fields.text(key) for key in _POLICIES if fields.text(key)},
+        retention_hours * 3_600_000 if retention_hours > 0 else None,
+        retention_bytes if retention_bytes > 0 else None,
+    )
+
+
+def _publish(fields: Fields) -> Command:
+    topic, producer_id = fields.required("topic"), fields.required("producerId")
+    if not fields.message:
+        raise Malformed(replies.error("missing_message", command="PUBLISH"))
+    acks = ACKS.get(fields.text("acks").lower())
+    if acks is None:
+        raise Malformed(replies.refusal("invalid_acks", retryable=False, acks=fields.text("acks")))
+    return c.Publish(
+        topic,
+        fields.message,
+        acks,
+        producer_id.encode(),
+        fields.integer("seqNum", 0, high=2**64 - 1),
+        fields.integer("epoch", 0, low=-_SIGNED_63),
+        fields.flag("isIdempotent"),
+        fields.text("key").encode(),
+        fields.integer("partition", 0, low=-1, high=2**31 - 1) if fields.text("partition", "-1") != "-1" else None,
+    )
+
+
+def _group(fields: Fields) -> str:
+    group = fields.text("group")
+    return c.DEFAULT_GROUP if group in ("", "-") else group
+
+
+def _latest(fields: Fields) -> bool:
+    return fields.text("autoOffsetReset").lower() == "latest"
+
+
+def _limit(fields: Fields) -> int:
+    return min(fields.integer("batch", c.MAX_MESSAGES), c.MAX_MESSAGES) or c.MAX_MESSAGES
+
+
+def _consume(fields: Fields) -> Command:
+    if not all(fields.text(key) for key in ("topic", "partition", "offset", "member")):
+        raise Malformed(replies.error("invalid_consume_syntax"))
+    return c.ConsumeBatch(
+        fields.required("topic"),
+        fields.required_integer("partition", high=2**31 - 1),
+        fields.required_integer("offset", low=-1),
+        fields.required("member"),
+        _group(fields),
+        fields.integer("generation", 0),
+        _limit(fields),
+        fields.integer("wait_ms", 0),
+        _latest(fields),
+    )
+
+
+def _stream(fields: Fields) -> Command:
+    if not all(fields.text(key) for key in ("topic", "partition", "group")):
+        raise Malformed(replies.error("invalid_stream_syntax"))
+    return c.Stream(
+        fields.required("topic"),
+        fields.required_integer("partition", high=2**31 - 1),
+        _group(fields),
+        fields.text("member"),
+        fields.integer("generation", 0),
+        fields.optional_integer("offset") if fields.text("offset") != "-1" else None,
+        _limit(fields),
+        _latest(fields),
+    )
+
+
+def _commit(fields: Fields) -> Command:
+    return c.CommitOffset(
+        fields.required("topic"),
+        fields.required_integer("partition", high=2**31 - 1),
+        fields.required_integer("offset"),
+        fields.required("group"),
+        fields.text("member"),
+        fields.optional_integer("generation"),
+    )
+
+
+def _batch_commit(fields: Fields) -> Command:
+    pairs = fields.words[-1] if "=" not in fields.words[-1] else ""
+    if not pairs:
+        raise Malformed(replies.error("missing_offsets", command="BATCH_COMMIT"))
+    return c.BatchCommit(
+        fields.required("topic"),
+        fields.required("group"),
+        fields.text("member"),
+        fields.integer("generation", 0),
+        read_pairs(pairs),
+    )
+
+
+def _find_coordinator(fields: Fields) -> Command:
+    if any(fields.text(key) for key in ("transactional_id", "txn", "transaction")):
+        return c.FindCoordinator("", transactional=True)
+    return c.FindCoordinator(fields.required("group"))
+
+
+def _negotiate(fields: Fields) -> Command:
+    if not fields.text("version"):
+        raise Malformed(replies.refusal("missing_protocol_version", retryable=False, command="NEGOTIATE"))
+    if not fields.text("version").isdecimal():
+        raise Malformed(
+            replies.refusal(
+                "invalid_protocol_version", retryable=False, command="NEGOTIATE", value=fields.text("version")
+            )
+        )
+    features = tuple(dict.fromkeys(name for name in fields.text("features").split(",") if name))
+    return c.Negotiate(
+        fields.required_integer("version"),
+        () if features == ("*",) else features,
+        features == ("*",),
+        fields.flag("require_features"),
+    )
+
+
+_PARSERS: Final[Mapping[str, Callable[[Fields], Command]]] = {
+    "BATCH_COMMIT": _batch_commit,
+    "COMMIT": _commit,
+    "COMMIT_OFFSET": _commit,
+    "CONSUME": _consume,
+    "CREATE": _create,
+    "DELETE": lambda f: c.DeleteTopic(f.required("topic")),
+    "DESCRIBE": lambda f: c.DescribeTopic(f.required("topic")),
+    "FETCH_OFFSET": lambda f: c.FetchOffset(
+        f.required("topic"), f.required_integer("partition", high=2**31 - 1), f.required("group"), f.text("member")
+    ),
+    "FIND_COORDINATOR": _find_coordinator,
+    "GROUP_STATUS": lambda f: c.GroupStatus(f.required("group")),
+    "HEARTBEAT": lambda f: c.Heartbeat(f.required("group"), f.required("member"), f.optional_integer("generation")),
+    "JOIN_GROUP": lambda f: c.JoinGroup(
+        f.required("topic"), f.required("group"), f.required("member"), f.optional_integer("generation")
+    ),
+    "LEAVE_GROUP": lambda f: c.LeaveGroup(f.required("group"), f.required("member")),
+    "LIST": lambda f: c.CountPartitions(f.required("topic")),
+    "LIST_OFFSETS": lambda f: c.ListOffsets(f.required("topic"), f.optional_integer("partition")),
+    "METADATA": lambda f: c.Metadata(f.required("topic")),
+    "NEGOTIATE": _negotiate,
+    "PUBLISH": _publish,
+    "REGISTER_GROUP": lambda f: c.RegisterGroup(f.required("topic"), f.required("group")),
+    "SETGROUP": lambda f: c.SetGroup(f.required("group")),
+    "STREAM": _stream,
+    "SUBSCRIBE": lambda f: c.Subscribe(f.required("topic"), f.text("group", c.SUBSCRIBE_GROUP)),
+    "SYNC_GROUP": lambda f: c.SyncGroup(
+        f.required("topic"), f.required("group"), f.required("member"), f.integer("generation", 0)
+    ),
+}
