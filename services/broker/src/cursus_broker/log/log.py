@@ -239,12 +239,12 @@ class SegmentLog:
         if offset == self._next:
             return ()
         segment = self._segment_of(offset)
-        start = self._place_of(segment, offset)
+        hint = self._hint(segment, offset)
+        start = hint or self._place_of(segment, offset)
         taken = None if start is None else segment.read_cached(self._resources, start, offset, max_bytes)
         if taken is None:
             size_bytes = segment.size_bytes
             # Only a hint is known to be right. What an index says is looked up again, and checked, in the thread.
-            hint = start if offset in self._hints else None
             sequential = hint is not None and segment is not self._active
             taken = await self._in_thread(
                 offset,
@@ -298,10 +298,11 @@ class SegmentLog:
             return self._active
         return self._segments[bisect_right(self._bases, offset) - 1]
 
-    def _place_of(self, segment: Segment, offset: int) -> Place | None:
+    def _hint(self, segment: Segment, offset: int) -> Place | None:
         hint = self._hints.get(offset)
-        if hint is not None and hint[0] is segment:
-            return Place(offset, hint[1])
+        return Place(offset, hint[1]) if hint is not None and hint[0] is segment else None
+
+    def _place_of(self, segment: Segment, offset: int) -> Place | None:
         index = segment.cached_index(self._resources)
         return None if index is None else Place(*index.find_offset(offset))
 

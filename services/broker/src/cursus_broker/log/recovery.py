@@ -350,7 +350,8 @@ class _Recovery:
     def _make_durable(self) -> None:
         """A log that was not closed cleanly may be in the page cache only. Sync it, so that all of it counts as synced,
         and seal the segments before the last."""
-        walked = [segment for segment in self._walked if segment in self._segments]
+        kept = set(map(id, self._segments))
+        walked = [segment for segment in self._walked if id(segment) in kept]
         for segment in walked:
             with self._resources.pool.lease(segment.path, writable=True) as handle:
                 self._files.fdatasync(handle.descriptor)
