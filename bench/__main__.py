@@ -14,6 +14,7 @@ from typing import Final
 from bench import machine, report
 from bench.compare import progress
 from bench.measures import acks, consume, latency, memory, partitions, publish, stored
+from bench.processes import BenchFailed
 from bench.setting import FULL, QUICK, Setting
 
 ROOT: Final = Path(__file__).parent.parent
@@ -39,21 +40,26 @@ def main() -> int:
     try:
         progress(f"warming up to {scale.warm_bytes / 1e9:.0f} GB of page cache")
         where = machine.describe(scratch, 0 if arguments.no_warming else scale.warm_bytes, arguments.quick)
-        results = [asyncio.run(_run(name, Setting(scratch / name, scale))) for name in names]
+        found = [asyncio.run(_run(name, Setting(scratch / name, scale))) for name in names]
     finally:
         shutil.rmtree(scratch)
+    results = [result for result in found if result is not None]
     print(report.as_markdown(where, results))
     # Part of a run, or a rough one, must not stand where the results of a full run are expected.
-    complete = not arguments.quick and not arguments.only
+    complete = len(results) == len(MEASURES) and not arguments.quick
     report.write(RESULTS if complete else arguments.scratch / "bench-results", where, results)
-    return 0
+    return 0 if len(results) == len(names) else 1
 
 
-async def _run(name: str, setting: Setting) -> report.Result:
+async def _run(name: str, setting: Setting) -> report.Result | None:
+    """None if the measure failed, which costs the run neither what was measured before nor what comes after."""
     progress(f"{name}: begins")
     setting.scratch.mkdir()
     try:
         return await MEASURES[name](setting)
+    except BenchFailed as error:
+        progress(f"{name}: failed: {error}")
+        return None
     finally:
         shutil.rmtree(setting.scratch)
 
