@@ -135,6 +135,14 @@ class TestWindowed:
         ledger.store(batch(1, b"b", epoch=8))
         assert ledger.judge_windowed(batch(2, b"c", epoch=8), ()) == Fresh()
 
+    def test_a_new_session_begins_at_number_one_wherever_it_stands(self) -> None:
+        """A batch was judged by its first number alone, but its new records were noted by theirs: a session began
+        that the verdict knew nothing of, and later repetitions were stored twice."""
+        ledger = Numbered(windowed=True)
+        ledger.store(batch(1, b"a", epoch=7, count=3))
+        assert ledger.judge_windowed(batch(3, b"b", epoch=8, count=3), (3, 1, 2)) == PartlyRepeated([1, 2])
+        assert ledger.judge_windowed(batch(9, b"b", epoch=8, count=2), (9, 1)) == PartlyRepeated([0])
+
 
 def test_the_producer_idle_for_longest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producers, "MAX_PRODUCERS", 2)

@@ -132,6 +132,7 @@ class PartlyRepeated:
 Verdict = Fresh | Repeated | PartlyRepeated
 
 _FRESH = Fresh()
+_NONE_SEEN: Final = Runs()
 
 
 def show_producer(producer_id: bytes) -> str:
@@ -175,10 +176,12 @@ class ProducerLedger:
         Raises ProducerFenced.
         """
         producer = self._producers.get(batch.producer_id)
-        first = sequences[0] if sequences else batch.first_sequence
-        if producer is None or (batch.producer_epoch > producer.epoch and first == 1):
+        if producer is None:
             return _without_inner_repetitions(sequences)
+        first = sequences[0] if sequences else batch.first_sequence
         if not sequences:
+            if first == 1 and batch.producer_epoch > producer.epoch:
+                return _FRESH
             end = first + batch.record_count
             if not producer.seen.overlaps(max(first, 1), end):
                 self._refuse_old_epoch(producer, batch)
@@ -186,10 +189,14 @@ class ProducerLedger:
             if first > 0 and producer.seen.covers(first, end):
                 return Repeated(_exact(producer, first, batch.record_count))
             sequences = range(first, end)
+        begins_session = _begins_session(producer, batch.producer_epoch, sequences)
+        seen = producer.seen
         fresh: list[int] = []
         met: set[int] = set()
         for index, sequence in enumerate(sequences):
-            if sequence == 0 or (sequence not in producer.seen and sequence not in met):
+            if begins_session and sequence == 1:
+                seen = _NONE_SEEN
+            if sequence == 0 or (sequence not in seen and sequence not in met):
                 fresh.append(index)
                 met.add(sequence)
         if not fresh:
@@ -309,6 +316,17 @@ def _exact(producer: _Producer, first_sequence: int, record_count: int) -> Store
         if stored.first_sequence == first_sequence and stored.record_count == record_count:
             return stored
     return None
+
+
+def _begins_session(producer: _Producer, epoch: int, sequences: Iterable[int]) -> bool:
+    """Whether number 1 in a higher epoch starts the producer's numbers anew. Repetitions before it do not matter, but
+    a new number before it has carried the session over into the epoch. `record` sees the same, because only the new
+    records are stored: the first of them is then number 1.
+    """
+    if epoch <= producer.epoch:
+        return False
+    first_new = next((number for number in sequences if number <= 1 or number not in producer.seen), None)
+    return first_new == 1
 
 
 def _without_inner_repetitions(sequences: Sequence[int]) -> Verdict:
