@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from pathlib import Path
@@ -10,9 +11,10 @@ import pytest
 
 from cursus_broker.errors import OffsetOutOfRange, PartitionDamaged
 from cursus_broker.log.api import Cut, Offset
+from cursus_broker.log.checkpoint import Checkpoint
 from cursus_broker.log.engine import SegmentEngine
 from cursus_broker.log.settings import LogSettings
-from tests.unit.broker.log.support import Stored, append, random_batch, stored
+from tests.unit.broker.log.support import Stored, append, random_batch, read_all, retained, stored
 
 SETTINGS = LogSettings(segment_bytes=3000, index_interval_bytes=500, linger_ms=60_000, flush_records=10**6)
 
@@ -193,3 +195,27 @@ async def test_a_torn_tail_costs_only_the_entry_it_tore(tmp_path: Path) -> None:
             assert recovered.cut is not None
             assert (log.next_offset, log.size_bytes) == (first.next_offset, kept_bytes)
             await log.abandon()
+
+
+async def test_a_damaged_end_can_be_given_up_as_the_documentation_says(sound: Path) -> None:
+    model = await write_log(sound, 9, clean=True)
+    directory = sound / "orders"
+    victim, *later = sorted(directory.glob("*.log"), key=lambda path: int(path.stem.rpartition("_")[2]))[2:]
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 1
+    victim.write_bytes(content)
+    victim.with_suffix(".index").unlink()
+    async with SegmentEngine(sound, SETTINGS, now_ms=lambda: 0) as engine:
+        with pytest.raises(PartitionDamaged) as caught:
+            await engine.open("orders", 0)
+    os.truncate(victim, int(caught.value.metadata["position"]))
+    for path in later:
+        path.unlink()
+        path.with_suffix(".index").unlink()
+    (directory / "partition_0.checkpoint").write_bytes(Checkpoint(40).pack())
+    async with SegmentEngine(sound, SETTINGS, now_ms=lambda: 0) as engine:
+        log, recovered = await engine.open("orders", 0)
+        assert recovered.cut is None
+        assert log.earliest_offset == 40
+        assert await read_all(log) == retained(model, 40, log.next_offset)
+        assert log.next_offset > 40

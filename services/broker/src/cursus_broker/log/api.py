@@ -152,8 +152,9 @@ class Log(Protocol):
     async def read(self, offset: Offset, max_bytes: int) -> Sequence[Entry]:
         """Whole entries from the one that holds `offset` on, at least one if there is any, together not above
         `max_bytes` unless the first alone is. Empty at `next_offset`. Suspends only if the bytes are not in memory.
+        May answer fewer entries than would fit: at the end of a segment, or where the bytes in memory end.
 
-        Raises OffsetOutOfRange, PartitionDamaged.
+        Raises OffsetOutOfRange, PartitionDamaged, StorageFailed.
         """
 
     def headers(self, offset: Offset) -> AsyncIterator[EntryHeader]:
