@@ -14,6 +14,7 @@ import structlog
 
 from cursus_broker import __version__
 from cursus_broker.datadir import locked
+from cursus_broker.errors import StorageFailed
 from cursus_broker.groups.api import GroupLimits
 from cursus_broker.groups.coordinator import GroupCoordinator
 from cursus_broker.log.engine import SegmentEngine
@@ -30,10 +31,10 @@ from cursus_broker.rpc.server import Server, Servicers
 from cursus_broker.rpc.subscribe import SubscribeServicer
 from cursus_broker.rpc.topics import TopicServicer
 from cursus_broker.settings import BrokerSettings
-from cursus_broker.topics.catalog import Catalog, CatalogSettings
+from cursus_broker.topics.catalog import Catalog, CatalogSettings, refuse_lost_metadata
 from cursus_proto.v1.records_pb2 import Record
 from cursus_service.http import NOT_LISTENING, Health, HttpServer, health_handler, metrics_handler
-from cursus_service.process import announce_ready, settle_memory
+from cursus_service.process import announce_ready, format_address, settle_memory
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +60,9 @@ class Broker:
         """Lock the data directory, open metadata and logs. Leaving closes them, with everything synced."""
         with locked(settings.data_dir):
             settings.segment_dir.mkdir(parents=True, exist_ok=True)
-            store = await MetadataStore.open(settings.data_dir / "metadata.db")
+            database = settings.data_dir / "metadata.db"
+            refuse_lost_metadata(database, settings.segment_dir)
+            store = await MetadataStore.open(database)
             engine = SegmentEngine(settings.segment_dir, settings.log, files=files or RealFiles())
             threads = ThreadPoolExecutor(2, "unpack")
             catalog = Catalog(engine, store, settings.segment_dir, _catalog_settings(settings))
@@ -88,7 +91,7 @@ async def serve(settings: BrokerSettings, stop: asyncio.Event, files: Files | No
     started = time.monotonic()
     health = Health(NOT_LISTENING, {"broker": "starting"})
     async with HttpServer(health_handler(lambda: health)) as health_server:
-        health_address = await health_server.start(settings.host, settings.health_port)
+        health_address = await _listen(health_server, settings.host, settings.health_port)
         async with Broker.open(settings, files) as broker:
             server = Server(settings.grpc, settings.publish.max_batch_bytes, broker.metrics)
             grpc_port = server.bind(settings.host, settings.grpc_port, settings.tls)
@@ -96,7 +99,7 @@ async def serve(settings: BrokerSettings, stop: asyncio.Event, files: Files | No
                 HttpServer(metrics_handler(broker.metrics.registry)) as metrics_server,
                 _background(broker),
             ):
-                metrics_address = await metrics_server.start(settings.host, settings.metrics_port)
+                metrics_address = await _listen(metrics_server, settings.host, settings.metrics_port)
                 await server.start(_servicers(broker, grpc_port))
                 settle_memory()
                 health = Health(None, {"broker": "ready"})
@@ -113,6 +116,14 @@ async def serve(settings: BrokerSettings, stop: asyncio.Event, files: Files | No
                 log.info("broker.stopping", grace_ms=settings.grace_ms)
                 await server.stop(settings.grace_ms / 1000)
     log.info("broker.stopped")
+
+
+async def _listen(server: HttpServer, host: str, port: int) -> tuple[str, int]:
+    """Raises StorageFailed, as the gRPC server does, if the port cannot be had."""
+    try:
+        return await server.start(host, port)
+    except OSError as error:
+        raise StorageFailed(f"cannot listen on {format_address(host, port)}: {error.strerror or error}") from error
 
 
 @asynccontextmanager

@@ -210,18 +210,12 @@ class Catalog:
     async def open_all(self, snapshot: Snapshot) -> None:
         """Open every topic of the snapshot. A damaged partition is noted and the others served.
 
-        Raises StorageFailed if there are logs but the metadata is new: somebody lost the one or the other.
+        Raises StorageFailed.
         """
         await self._engine.remove_leftovers()
         known = {stored.name for stored in snapshot.topics}
-        strangers = await asyncio.to_thread(self._directories)
+        strangers = await asyncio.to_thread(_topic_directories, self._log_dir)
         strangers -= known
-        if strangers and self._store.created:
-            raise StorageFailed(
-                f"{self._log_dir} holds logs of {len(strangers)} topics, but the metadata database is missing: restore"
-                " metadata.db from a backup, or move the logs away to start empty",
-                directory=self._log_dir,
-            )
         for name in sorted(strangers):
             await asyncio.to_thread(self._set_aside, name)
         gate = asyncio.Semaphore(_OPEN_AT_ONCE)
@@ -349,16 +343,29 @@ class Catalog:
         _configure(partition, config)
         return partition
 
-    def _directories(self) -> set[str]:
-        """Directories that are, or were, a topic's. What was set aside, or is half deleted, has a `~` in its name."""
-        return {entry.name for entry in os.scandir(self._log_dir) if entry.is_dir() and "~" not in entry.name}
-
     def _set_aside(self, name: str) -> None:
         # Cut short: a topic of the longest name would not leave room for the prefix in a directory's name.
         shown = name.encode()[:200].decode(errors="ignore")
         aside = f"{_ORPHAN_PREFIX}{uuid.uuid4().hex[:8]}~{shown}"
         os.rename(self._log_dir / name, self._log_dir / aside)
         log.warning("topic.orphan_set_aside", directory=name, moved_to=aside)
+
+
+def refuse_lost_metadata(database: Path, log_dir: Path) -> None:
+    """Raise StorageFailed if there are logs but no metadata: somebody lost the one or the other. To be asked before a
+    new database is made, which the next start would believe over the logs.
+    """
+    if not database.exists() and (topics := _topic_directories(log_dir)):
+        raise StorageFailed(
+            f"{log_dir} holds logs of {len(topics)} topics, but the metadata database is missing: restore"
+            f" {database.name} from a backup, or move the logs away to start empty",
+            directory=log_dir,
+        )
+
+
+def _topic_directories(log_dir: Path) -> set[str]:
+    """Directories that are, or were, a topic's. What was set aside, or is half deleted, has a `~` in its name."""
+    return {entry.name for entry in os.scandir(log_dir) if entry.is_dir() and "~" not in entry.name}
 
 
 def _configure(partition: Partition, config: TopicConfig) -> None:
