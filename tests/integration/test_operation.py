@@ -356,7 +356,10 @@ async def test_open_files_stay_bounded_with_many_segments(tmp_path: Path) -> Non
             for partition in (0, 1):
                 assert len(await client.read_values("orders", partition)) == 300
             assert samples((await get(broker.metrics, "/metrics"))[1])["cursus_storage_open_files"] <= 32
-            assert await asyncio.to_thread(open_segments, broker.pid) <= 32
+            # Threads that seal and sync may each hold one more for a moment.
+            assert await asyncio.to_thread(open_segments, broker.pid) <= 64
+            settled: bool = await eventually(lambda: open_segments(broker.pid) <= 32)
+            assert settled
 
         await check()
     async with process as broker, Client.connect(broker.grpc) as client:
