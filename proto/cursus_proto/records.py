@@ -2,11 +2,17 @@
 
 `count` is the one look a broker takes at a plain set: it proves the outer structure and costs the same whatever the
 records hold.
+
+A set is the concatenation of its records' fields, so a producer may encode records one by one as they come and join
+them when the set is full. `encode_record` and, for records that are a value and nothing else, `value_head` do that:
+building a message for every record takes four to ten times as long. Tests compare them with protobuf's own encoder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Final
 
 import google_crc32c
 from google.protobuf.message import DecodeError
@@ -38,6 +44,106 @@ def unpack(
         return records_pb2.RecordSet.FromString(codecs.decompress(codec, packed, limit)).records
     except (codecs.CodecError, DecodeError) as error:
         raise MalformedRecordSet(str(error)) from error
+
+
+# Tags of the fields, as they stand before a length or a number.
+_RECORD: Final = b"\x0a"  # RecordSet.records
+_KEY: Final = b"\x0a"
+_VALUE: Final = b"\x12"
+_TIMESTAMP_MS: Final = b"\x18"
+_HEADER: Final = b"\x22"
+_EVENT_TYPE: Final = b"\x2a"
+_SCHEMA_VERSION: Final = b"\x30"
+_AGGREGATE_VERSION: Final = b"\x38"
+_METADATA: Final = b"\x42"
+_HEADER_KEY: Final = b"\x0a"
+_HEADER_VALUE: Final = b"\x12"
+
+
+def varint(number: int) -> bytes:
+    """A number in protobuf's variable length; negative ones as 64 bits of two's complement."""
+    if number < 0:
+        number += 1 << 64
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def _make_value_head(size: int) -> bytes:
+    head = _VALUE + varint(size) if size else b""
+    return _RECORD + varint(len(head) + size) + head
+
+
+# What stands before common sizes, so that most records cost look-ups instead of arithmetic.
+_CACHED_SIZES: Final = 2048
+_VALUE_HEADS: Final = [_make_value_head(size) for size in range(_CACHED_SIZES)]
+_RECORD_TAGS: Final = [_RECORD + varint(size) for size in range(_CACHED_SIZES)]
+_KEY_TAGS: Final = [_KEY + varint(size) for size in range(_CACHED_SIZES)]
+_VALUE_TAGS: Final = [_VALUE + varint(size) if size else b"" for size in range(_CACHED_SIZES)]
+
+# Neighbours mostly carry the same time and the same versions.
+_number = lru_cache(maxsize=1024)(varint)
+
+
+def value_head(size: int) -> bytes:
+    """What stands in a set before the value of a record that has nothing else, by the value's size in bytes.
+
+    >>> value_head(3) + b"abc" == pack([Record(value=b"abc")])
+    True
+    """
+    return _VALUE_HEADS[size] if size < _CACHED_SIZES else _make_value_head(size)
+
+
+def encode_record(
+    value: bytes,
+    *,
+    key: bytes | None = None,
+    timestamp_ms: int = 0,
+    headers: Iterable[tuple[str, bytes]] = (),
+    event_type: bytes = b"",
+    schema_version: int = 0,
+    aggregate_version: int = 0,
+    metadata: bytes = b"",
+) -> bytes:
+    """One record as it stands in a set, to be joined with others.
+
+    >>> encode_record(b"v", key=b"k") == pack([Record(key=b"k", value=b"v")])
+    True
+    """
+    value_bytes = len(value)
+    head = _VALUE_TAGS[value_bytes] if value_bytes < _CACHED_SIZES else _VALUE + varint(value_bytes)
+    if key is None:
+        body = head + value
+    else:
+        key_bytes = len(key)
+        key_head = _KEY_TAGS[key_bytes] if key_bytes < _CACHED_SIZES else _KEY + varint(key_bytes)
+        body = b"".join((key_head, key, head, value))
+    if timestamp_ms:
+        body += _TIMESTAMP_MS + _number(timestamp_ms)
+    for name, content in headers:
+        body += _encode_header(name.encode(), content)
+    if event_type:
+        body += _EVENT_TYPE + varint(len(event_type)) + event_type
+    if schema_version:
+        body += _SCHEMA_VERSION + _number(schema_version)
+    if aggregate_version:
+        body += _AGGREGATE_VERSION + _number(aggregate_version)
+    if metadata:
+        body += _METADATA + varint(len(metadata)) + metadata
+    size = len(body)
+    return (_RECORD_TAGS[size] if size < _CACHED_SIZES else _RECORD + varint(size)) + body
+
+
+def _encode_header(name: bytes, content: bytes) -> bytes:
+    body = b""
+    if name:
+        body = _HEADER_KEY + varint(len(name)) + name
+    if content:
+        body += _HEADER_VALUE + varint(len(content)) + content
+    return _HEADER + varint(len(body)) + body
 
 
 def count(packed: bytes) -> int:

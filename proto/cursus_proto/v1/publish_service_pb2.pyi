@@ -94,7 +94,9 @@ class _DeduplicationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Dedupli
     DEDUPLICATION_NONE: _Deduplication.ValueType  # 1
     """Nothing: store it whatever was stored before. Refused together with a producer sequence."""
     DEDUPLICATION_CONTENT: _Deduplication.ValueType  # 2
-    """The content of a single record: an equal value published to the topic within the last 30 minutes is a duplicate."""
+    """The content of a single record: one that is equal in all its fields, published to the topic within the last 30
+    minutes, is a duplicate.
+    """
 
 class Deduplication(_Deduplication, metaclass=_DeduplicationEnumTypeWrapper):
     """What repeated publishes are recognised by."""
@@ -106,7 +108,9 @@ topic switched that off; else nothing.
 DEDUPLICATION_NONE: Deduplication.ValueType  # 1
 """Nothing: store it whatever was stored before. Refused together with a producer sequence."""
 DEDUPLICATION_CONTENT: Deduplication.ValueType  # 2
-"""The content of a single record: an equal value published to the topic within the last 30 minutes is a duplicate."""
+"""The content of a single record: one that is equal in all its fields, published to the topic within the last 30
+minutes, is a duplicate.
+"""
 Global___Deduplication: _TypeAlias = Deduplication  # noqa: Y015
 
 @_typing.final

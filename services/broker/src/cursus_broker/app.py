@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -60,13 +60,16 @@ class Broker:
         """Lock the data directory, open metadata and logs. Leaving closes them, with everything synced."""
         with locked(settings.data_dir):
             settings.segment_dir.mkdir(parents=True, exist_ok=True)
-            database = settings.data_dir / "metadata.db"
-            refuse_lost_metadata(database, settings.segment_dir)
-            store = await MetadataStore.open(database)
-            engine = SegmentEngine(settings.segment_dir, settings.log, files=files or RealFiles())
-            threads = ThreadPoolExecutor(2, "unpack")
-            catalog = Catalog(engine, store, settings.segment_dir, _catalog_settings(settings))
-            try:
+            async with AsyncExitStack() as closing:
+                threads = closing.enter_context(ThreadPoolExecutor(2, "unpack"))
+                engine = SegmentEngine(settings.segment_dir, settings.log, files=files or RealFiles())
+                await closing.enter_async_context(engine)
+                database = settings.data_dir / "metadata.db"
+                await refuse_lost_metadata(database, engine)
+                store = await MetadataStore.open(database)
+                closing.push_async_callback(store.close)
+                catalog = Catalog(engine, store, _catalog_settings(settings))
+                closing.push_async_callback(catalog.close)
                 snapshot = await store.load()
                 await catalog.open_all(snapshot)
                 limits = GroupLimits(settings.groups.max_groups, settings.groups.max_members)
@@ -76,11 +79,6 @@ class Broker:
                 metrics.watch(catalog, coordinator, lambda: engine.open_descriptors)
                 publisher = Publisher(catalog, _publisher_settings(settings), metrics, _runner(threads))
                 yield cls(settings, snapshot, catalog, coordinator, publisher, metrics)
-            finally:
-                await catalog.close()
-                await engine.close()
-                await store.close()
-                threads.shutdown()
 
 
 async def serve(settings: BrokerSettings, stop: asyncio.Event, files: Files | None = None) -> None:

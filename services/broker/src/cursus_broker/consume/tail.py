@@ -30,7 +30,7 @@ class TailBudget:
         self._used_bytes = 0
         self._held = 0
         # In the order of appends over all partitions, so the head is the oldest entry still cached. Tails forget by
-        # themselves too and leave their marks behind; these go at the head, or all at once when they outnumber the rest.
+        # themselves too and leave their marks behind; these go at the head, or all at once when they are the most.
         self._order: deque[tuple[Tail, int]] = deque()
 
     @property

@@ -208,5 +208,14 @@ class Engine(Protocol):
     async def remove_leftovers(self) -> int:
         """Finish deletions that a crash interrupted. For the start of the broker; answers how many there were."""
 
+    async def directories(self) -> set[str]:
+        """The directories that hold logs, known to the caller or not."""
+
+    async def set_aside(self, directory: str) -> str:
+        """Move a directory that nobody knows out of the way, for people to look at. Answers where it is now.
+
+        Raises StorageFailed.
+        """
+
     async def close(self) -> None:
         """Close every log that is still open. Idempotent."""

@@ -20,7 +20,7 @@ from cursus_broker.errors import StorageFailed
 from cursus_broker.log.api import Recovered
 from cursus_broker.log.files import Files, RealFiles
 from cursus_broker.log.log import SegmentLog
-from cursus_broker.log.names import DELETED_PREFIX
+from cursus_broker.log.names import DELETED_PREFIX, ORPHANED_PREFIX
 from cursus_broker.log.recovery import OpenedLog, recover
 from cursus_broker.log.resources import Fault, Resources, no_fault
 from cursus_broker.log.settings import LogSettings
@@ -106,6 +106,24 @@ class SegmentEngine:
         """Finish deletions that a crash interrupted. For the start of the broker; answers how many there were."""
         return await self._loop.run_in_executor(self._executor, self._remove_leftovers)
 
+    async def directories(self) -> set[str]:
+        """The directories that hold logs, known to the caller or not."""
+        return await self._loop.run_in_executor(self._executor, self._directories)
+
+    async def set_aside(self, directory: str) -> str:
+        """Move a directory that nobody knows out of the way, for people to look at. Answers where it is now.
+
+        Raises StorageFailed.
+        """
+        # Cut short: the longest names would not leave room for the prefix.
+        shown = directory.encode()[:200].decode(errors="ignore")
+        aside = f"{ORPHANED_PREFIX}{uuid.uuid4().hex[:8]}~{shown}"
+        try:
+            await self._loop.run_in_executor(self._executor, self._rename, directory, aside)
+        except OSError as error:
+            raise StorageFailed(f"cannot set {directory} aside: {error}") from error
+        return aside
+
     async def close(self) -> None:
         """Sync and close every log, then end the engine's threads. Idempotent. Raises what closing a log raised, after
         all are closed."""
@@ -133,15 +151,22 @@ class SegmentEngine:
             self._files.sync_directory(self._root)
         return recover(self._resources, path, partition, self._now_ms())
 
+    def _directories(self) -> set[str]:
+        ours = (DELETED_PREFIX, ORPHANED_PREFIX)
+        return {name for name in self._files.list(self._root) if not name.startswith(ours)}
+
+    def _rename(self, directory: str, name: str) -> None:
+        self._files.rename(f"{self._root}/{directory}", f"{self._root}/{name}")
+        self._files.sync_directory(self._root)
+
     def _delete(self, directory: str) -> None:
-        doomed = f"{self._root}/{DELETED_PREFIX}{uuid.uuid4().hex}"
+        doomed = f"{DELETED_PREFIX}{uuid.uuid4().hex}"
         try:
-            self._files.rename(f"{self._root}/{directory}", doomed)
+            self._rename(directory, doomed)
         except FileNotFoundError:
             return
-        self._files.sync_directory(self._root)
         self._resources.fault("after_delete_rename")
-        self._remove_tree(doomed)
+        self._remove_tree(f"{self._root}/{doomed}")
 
     def _remove_leftovers(self) -> int:
         leftovers = [name for name in self._files.list(self._root) if name.startswith(DELETED_PREFIX)]

@@ -1,7 +1,8 @@
 """The segment log: one partition on local files, behind the promises of `api.py`.
 
 State changes happen on the event loop and never across an `await`; threads get what they need as arguments and answer
-with values. Deleting (`trim`, `retain`) is serialised by a lock; appending and reading go on meanwhile.
+with values. Appending, rolling, syncing and closing are here; `reader.py` reads and `trim.py` deletes, over the same
+`Extent`.
 """
 
 from __future__ import annotations
@@ -9,15 +10,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from cursus_broker.errors import OffsetOutOfRange, PartitionDamaged, RecordTooLarge, StorageFailed
+from cursus_broker.errors import OffsetOutOfRange, RecordTooLarge, StorageFailed
 from cursus_broker.log.api import Batch, Entry, EntryHeader, Offset, Retained, RetentionPolicy, TimedOffset
 from cursus_broker.log.entry import (
     CONTROL,
@@ -26,18 +24,20 @@ from cursus_broker.log.entry import (
     MAX_PRODUCER_ID_BYTES,
     pack_header,
 )
-from cursus_broker.log.names import cut_name, parse_segment_file, prepared_name
+from cursus_broker.log.extent import Extent
+from cursus_broker.log.names import prepared_name
+from cursus_broker.log.reader import LogReader
 from cursus_broker.log.recovery import OpenedLog
 from cursus_broker.log.resources import Resources
 from cursus_broker.log.retention import expired, is_old
-from cursus_broker.log.segment import CannotUndo, Place, Segment, segment_path, store_index
+from cursus_broker.log.segment import CannotUndo, Segment, segment_path, store_index
 from cursus_broker.log.sync import Flusher, GroupedSync, SyncPlan
+from cursus_broker.log.trim import Trimmer
 
 T = TypeVar("T")
 
 _PREPARE_AT: Final = 0.8
-_MAX_HINTS: Final = 64
-_HEADERS_AT_ONCE: Final = 512
+"""How full the active segment is when the file of the next one is created."""
 
 
 class SegmentLog:
@@ -50,30 +50,26 @@ class SegmentLog:
         self._settings = resources.settings
         self._directory = opened.directory
         self._partition = opened.partition
-        self._segments = opened.segments
-        self._bases = [segment.base_offset for segment in opened.segments]
-        self._active = opened.segments[-1]
+        self._extent = Extent(opened.segments, opened.earliest_offset)
         self._checkpoint = opened.checkpoint
-        self._earliest = opened.earliest_offset
-        self._next = self._active.next_offset
         self._flusher = flusher
         self._executor = executor
         self._loop = asyncio.get_running_loop()
-        self._sync = GroupedSync(self, self._next, sync_executor)
+        self._sync = GroupedSync(self, self._extent.next_offset, sync_executor)
+        self._file_lock = threading.Lock()  # sealing and unlinking, both in threads, must not cross
+        self._reader = LogReader(resources, self._extent, executor)
+        self._trimmer = Trimmer(
+            resources, self._extent, opened.checkpoint, opened.directory, opened.partition, executor, self._file_lock
+        )
         self._names_unsynced = opened.names_unsynced
         self._unsynced_sealed: list[Segment] = []
         self._unsynced_records = 0
         self._written_bytes = self._synced_bytes = 0
         self._refusal: str | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._deleting = asyncio.Lock()
         self._background: set[asyncio.Future[object]] = set()
-        self._file_lock = threading.Lock()  # sealing and unlinking, both in threads, must not cross
         self._prepared: str | None = None
         self._preparing = False
-        # Where the reader that stopped at an offset goes on; spares sequential readers the index and the search.
-        self._hints: OrderedDict[int, tuple[Segment, int]] = OrderedDict()
-        self._sealed_bytes = sum(segment.size_bytes for segment in self._segments[:-1])
         # Plain counters for metrics.
         self.appended_records = 0
         self.appended_bytes = 0
@@ -84,11 +80,11 @@ class SegmentLog:
 
     @property
     def earliest_offset(self) -> Offset:
-        return Offset(self._earliest)
+        return Offset(self._extent.earliest_offset)
 
     @property
     def next_offset(self) -> Offset:
-        return Offset(self._next)
+        return Offset(self._extent.next_offset)
 
     @property
     def synced_offset(self) -> Offset:
@@ -96,7 +92,7 @@ class SegmentLog:
 
     @property
     def size_bytes(self) -> int:
-        return self._sealed_bytes + self._active.size_bytes
+        return self._extent.size_bytes
 
     @property
     def unsynced_bytes(self) -> int:
@@ -104,7 +100,7 @@ class SegmentLog:
 
     @property
     def segment_count(self) -> int:
-        return len(self._segments)
+        return len(self._extent.segments)
 
     @property
     def is_closed(self) -> bool:
@@ -127,7 +123,7 @@ class SegmentLog:
     # Appending.
 
     def append(self, batch: Batch, now_ms: int) -> EntryHeader:
-        # The one deliberate system call on the loop: a writev into the page cache, about 30 µs for 54 KB.
+        # The one deliberate system call on the loop: a writev into the page cache, about 50 µs for 54 KB.
         if self._refusal is not None:
             raise StorageFailed(self._refusal)
         payload, producer_id = batch.payload, batch.producer_id
@@ -135,18 +131,18 @@ class SegmentLog:
             raise RecordTooLarge(f"a batch of {len(payload)} bytes cannot be stored: the most is {MAX_PAYLOAD_BYTES}")
         assert batch.record_count > 0
         assert not batch.flags & CONTROL
-        settings, active = self._settings, self._active
+        settings, active = self._settings, self._extent.active
         size = FIXED_BYTES + len(producer_id) + len(payload)
         if not active.is_empty and (
             active.size_bytes + size > settings.segment_bytes or now_ms - active.created_ms >= settings.segment_ms
         ):
             self._roll(now_ms)
-            active = self._active
-        head = pack_header(batch, self._next, now_ms, self._sync.synced_offset)
+            active = self._extent.active
+        head = pack_header(batch, self._extent.next_offset, now_ms, self._sync.synced_offset)
         self._write(active, head, payload, size)
         self._resources.fault("after_write")
         header = EntryHeader(
-            Offset(self._next),
+            Offset(self._extent.next_offset),
             batch.record_count,
             now_ms,
             len(payload),
@@ -157,9 +153,8 @@ class SegmentLog:
             batch.producer_epoch,
             batch.first_sequence,
         )
-        active.note(header, size, settings.index_interval_bytes)
         # Visible before synced: a reader may see a batch that power loss takes back. Acks -1 waits for `sync`.
-        self._next = header.next_offset
+        active.note(header, size, settings.index_interval_bytes)
         self._written_bytes += size
         self.appended_records += batch.record_count
         self.appended_bytes += size
@@ -177,7 +172,7 @@ class SegmentLog:
 
         Raises StorageFailed.
         """
-        old = not self._active.is_empty and now_ms - self._active.created_ms >= self._settings.segment_ms
+        old = not self._extent.active.is_empty and now_ms - self._extent.active.created_ms >= self._settings.segment_ms
         if old and self._refusal is None:
             self._roll(now_ms)
             return True
@@ -195,20 +190,16 @@ class SegmentLog:
     def _roll(self, now_ms: int) -> None:
         """Begin a new segment. The old one is sealed once it is synced; nothing waits for that here."""
         self._resources.fault("before_roll")
-        number = self._active.number + 1
+        number = self._extent.active.number + 1
         path = segment_path(self._directory, self._partition, number)
         prepared, self._prepared = self._prepared, None
         try:
             segment = Segment.create(
-                self._resources, path, number, self._next, now_ms, self._sync.synced_offset, prepared
+                self._resources, path, number, self._extent.next_offset, now_ms, self._sync.synced_offset, prepared
             )
         except OSError as error:
             raise StorageFailed(f"cannot begin a new segment: {error}") from error
-        self._unsynced_sealed.append(self._active)
-        self._sealed_bytes += self._active.size_bytes
-        self._segments.append(segment)
-        self._bases.append(segment.base_offset)
-        self._active = segment
+        self._unsynced_sealed.append(self._extent.begin(segment))
         self._names_unsynced = True
         self._flusher.note_dirty(self._sync)
         self._resources.fault("after_roll")
@@ -235,103 +226,24 @@ class SegmentLog:
     # Reading.
 
     async def read(self, offset: Offset, max_bytes: int) -> Sequence[Entry]:
-        self._check_range(offset)
-        if offset == self._next:
-            return ()
-        segment = self._segment_of(offset)
-        hint = self._hint(segment, offset)
-        start = hint or self._place_of(segment, offset)
-        taken = None if start is None else segment.read_cached(self._resources, start, offset, max_bytes)
-        if taken is None:
-            size_bytes = segment.size_bytes
-            # Only a hint is known to be right. What an index says is looked up again, and checked, in the thread.
-            sequential = hint is not None and segment is not self._active
-            taken = await self._in_thread(
-                offset,
-                segment,
-                lambda: segment.read(self._resources, hint, offset, max_bytes, size_bytes, sequential),
-            )
-        self._remember(taken.next_offset, segment, taken.position)
-        return taken.entries
+        return await self._reader.read(offset, max_bytes)
 
-    async def headers(self, offset: Offset) -> AsyncIterator[EntryHeader]:
-        self._check_range(offset)
-        wanted: int = offset
-        while wanted < self._next:
-            segment = self._segment_of(wanted)
-            place: Place | None = None
-            while wanted < segment.next_offset:
-                start, size_bytes = place, segment.size_bytes
-                read = segment.read_headers
-                found, following = await self._in_thread(
-                    wanted,
-                    segment,
-                    lambda: read(self._resources, start, wanted, size_bytes, _HEADERS_AT_ONCE),  # noqa: B023
-                )
-                place, wanted = following, following.offset
-                for header in found:
-                    yield header
+    def headers(self, offset: Offset) -> AsyncIterator[EntryHeader]:
+        return self._reader.headers(offset)
 
     async def find_time(self, time_ms: int) -> TimedOffset | None:
-        for segment in tuple(self._segments):
-            if segment.max_append_ms < time_ms or segment.next_offset <= self._earliest or segment.removed:
-                continue
-            size_bytes, find = segment.size_bytes, segment.find_time
-            try:
-                header = await self._in_thread(
-                    self._earliest,
-                    segment,
-                    lambda: find(self._resources, time_ms, self._earliest, size_bytes),  # noqa: B023
-                )
-            except OffsetOutOfRange:
-                continue  # trimmed meanwhile
-            if header is not None:
-                return TimedOffset(Offset(max(header.base_offset, self._earliest)), header.append_time_ms)
-        return None
-
-    def _check_range(self, offset: int) -> None:
-        if not self._earliest <= offset <= self._next:
-            raise OffsetOutOfRange(offset, self._earliest, self._next)
-
-    def _segment_of(self, offset: int) -> Segment:
-        if offset >= self._active.base_offset:
-            return self._active
-        return self._segments[bisect_right(self._bases, offset) - 1]
-
-    def _hint(self, segment: Segment, offset: int) -> Place | None:
-        hint = self._hints.get(offset)
-        return Place(offset, hint[1]) if hint is not None and hint[0] is segment else None
-
-    def _place_of(self, segment: Segment, offset: int) -> Place | None:
-        index = segment.cached_index(self._resources)
-        return None if index is None else Place(*index.find_offset(offset))
-
-    def _remember(self, offset: int, segment: Segment, position: int) -> None:
-        hints = self._hints
-        hints[offset] = (segment, position)
-        if len(hints) > _MAX_HINTS:
-            hints.popitem(last=False)
-
-    async def _in_thread(self, offset: int, segment: Segment, work: Callable[[], T]) -> T:
-        """Run a read in a thread and translate its failures."""
-        try:
-            return await self._loop.run_in_executor(self._executor, work)
-        except OSError as error:
-            if segment.removed:
-                raise OffsetOutOfRange(offset, self._earliest, self._next) from error
-            if isinstance(error, FileNotFoundError):
-                raise PartitionDamaged(segment.path, 0, "the file is missing") from error
-            raise StorageFailed(f"cannot read {segment.path}: {error}") from error
+        return await self._reader.find_time(time_ms)
 
     # Syncing. `GroupedSync` calls back.
 
     async def sync(self, upto: Offset) -> None:
-        assert upto <= self._next, f"cannot sync up to {upto}: the log ends at {self._next}"
+        assert upto <= self._extent.next_offset, f"cannot sync up to {upto}: the log ends at {self._extent.next_offset}"
         await self._sync.wait(upto)
 
     def plan_sync(self) -> SyncPlan:
         sealed = tuple(self._unsynced_sealed)
-        plan = SyncPlan(self._next, self._written_bytes, (*sealed, self._active), sealed, self._names_unsynced)
+        segments = (*sealed, self._extent.active)
+        plan = SyncPlan(self._extent.next_offset, self._written_bytes, segments, sealed, self._names_unsynced)
         self._unsynced_sealed.clear()
         self._unsynced_records = 0
         self._names_unsynced = False
@@ -359,7 +271,7 @@ class SegmentLog:
         self.syncs += 1
 
     def sync_finished(self, plan: SyncPlan) -> None:
-        assert self._sync.synced_offset <= self._next
+        assert self._sync.synced_offset <= self._extent.next_offset
         self._synced_bytes = plan.written_bytes
         if plan.sealed:
             self._in_background(lambda: self._seal(plan.sealed)).add_done_callback(self._seal_done)
@@ -390,8 +302,8 @@ class SegmentLog:
     # Deleting.
 
     async def trim(self, before: Offset) -> Offset:
-        if before > self._next:
-            raise OffsetOutOfRange(before, self._earliest, self._next)
+        if before > self._extent.next_offset:
+            raise OffsetOutOfRange(before, self._extent.earliest_offset, self._extent.next_offset)
         return await self._uninterrupted(self._trim(before))
 
     async def retain(self, policy: RetentionPolicy, now_ms: int) -> Retained:
@@ -399,71 +311,28 @@ class SegmentLog:
         return await self._uninterrupted(self._retain(policy, now_ms))
 
     async def _retain(self, policy: RetentionPolicy, now_ms: int) -> Retained:
-        segments_before, bytes_before = len(self._segments), self.size_bytes
+        segments_before, bytes_before = len(self._extent.segments), self.size_bytes
         rolled = self.roll_if_old(now_ms)
-        if not self._active.is_empty and self._refusal is None and is_old(self._active, policy, now_ms):
+        if not self._extent.active.is_empty and self._refusal is None and is_old(self._extent.active, policy, now_ms):
             self._roll(now_ms)
             rolled = True
-        count = expired(self._segments, policy, now_ms)
+        count = expired(self._extent.segments, policy, now_ms)
         if count:
-            await self._trim(self._segments[count - 1].next_offset)
-        removed = max(segments_before + rolled - len(self._segments), 0)
-        return Retained(Offset(self._earliest), removed, max(bytes_before - self.size_bytes, 0), rolled)
+            await self._trim(self._extent.segments[count - 1].next_offset)
+        removed = max(segments_before + rolled - len(self._extent.segments), 0)
+        return Retained(Offset(self._extent.earliest_offset), removed, max(bytes_before - self.size_bytes, 0), rolled)
 
     async def _trim(self, before: int) -> Offset:
-        async with self._deleting:
-            if before <= self._earliest:
-                return Offset(self._earliest)
-            if before == self._next and not self._active.is_empty and self._refusal is None:
-                # All of the active segment goes. In a segment of its own the log remembers where it goes on.
-                self._roll(self._active.max_append_ms)
-            # Otherwise power loss could leave a log that ends before it begins.
-            await self._sync.wait(before)
-            synced = self._sync.synced_offset
-            try:
-                await self._loop.run_in_executor(
-                    self._executor, lambda: self._checkpoint.advance(earliest_offset=before, synced_offset=synced)
-                )
-            except OSError as error:
-                raise StorageFailed(f"cannot write {self._checkpoint.path}: {error}") from error
-            self._resources.fault("after_trim_checkpoint")
-            self._earliest = before
-            doomed = self._detach(before)
-            if doomed:
-                await self._loop.run_in_executor(self._executor, self._unlink, doomed)
-            return Offset(self._earliest)
+        await self._trimmer.trim(before, self._sync, self._roll_for_trim, self._segments_detached)
+        return Offset(self._extent.earliest_offset)
 
-    def _detach(self, before: int) -> list[Segment]:
-        """Take the segments wholly below `before` out of the log."""
-        count = 0
-        while self._segments[count] is not self._active and self._segments[count].next_offset <= before:
-            count += 1
-        doomed = self._segments[:count]
-        del self._segments[:count], self._bases[:count]
-        for segment in doomed:
-            segment.removed = True
-            self._sealed_bytes -= segment.size_bytes
+    def _roll_for_trim(self) -> None:
+        if self._refusal is None:
+            self._roll(self._extent.active.max_append_ms)
+
+    def _segments_detached(self) -> None:
         self._unsynced_sealed = [segment for segment in self._unsynced_sealed if not segment.removed]
-        for offset in [offset for offset, (segment, _) in self._hints.items() if segment.removed]:
-            del self._hints[offset]
-        return doomed
-
-    def _unlink(self, doomed: Sequence[Segment]) -> None:
-        """Remove files, oldest first. Runs in a thread. What cannot be removed now goes when the log is opened: the
-        checkpoint says that it is not part of the log."""
-        files, numbers = self._resources.files, {segment.number for segment in doomed}
-        with self._file_lock, suppress(OSError):
-            cuts = [parsed for name in files.list(self._directory) if (parsed := parse_segment_file(name))]
-            for segment in doomed:
-                self._resources.pool.forget(segment.path)
-                self._resources.indexes.forget(segment.path)
-                files.unlink(segment.path)
-                if files.exists(segment.index_path):
-                    files.unlink(segment.index_path)
-                self._resources.fault("after_unlink")
-            for partition, number, kind in cuts:
-                if partition == self._partition and number in numbers and kind.startswith("cut-"):
-                    files.unlink(f"{self._directory}/{cut_name(partition, number, int(kind.removeprefix('cut-')))}")
+        self._reader.forget_removed()
 
     # Closing.
 
@@ -483,7 +352,7 @@ class SegmentLog:
         self._refusal = self._refusal or "the log is closed"
         try:
             if sync and not failed:
-                await self._sync.wait(self._next)
+                await self._sync.wait(self._extent.next_offset)
         finally:
             self._flusher.forget(self._sync)
             await self._sync.settled()
@@ -495,18 +364,18 @@ class SegmentLog:
 
     def _release(self, finish: bool) -> None:
         """The last work on the files. Runs in a thread."""
-        files, active = self._resources.files, self._active
+        files, active = self._resources.files, self._extent.active
         try:
             if finish and active.index is not None and active.indexed_bytes != active.size_bytes:
                 # So that the next start need not walk the segment.
                 store_index(files, active, active.index)
-                self._checkpoint.advance(synced_offset=self._next)
+                self._checkpoint.advance(synced_offset=self._extent.next_offset)
             if self._prepared is not None:
                 files.unlink(self._prepared)
                 self._prepared = None
         except OSError:
             self.seal_failures += 1
-        for segment in self._segments:
+        for segment in self._extent.segments:
             self._resources.pool.forget(segment.path)
             self._resources.indexes.forget(segment.path)
 

@@ -13,8 +13,9 @@ import re
 from typing import Final
 
 TEMPORARY_SUFFIX: Final = ".tmp"
-# `~` is not allowed in a topic's name, so no topic's directory can be mistaken for a deleted one.
+# Callers do not use `~` in the names of directories, so none of theirs can be mistaken for one of these.
 DELETED_PREFIX: Final = ".deleted~"
+ORPHANED_PREFIX: Final = ".orphaned~"
 
 _SEGMENT_FILE: Final = re.compile(r"partition_(\d+)_segment_(\d+)\.(log|index|cut-\d+)")
 

@@ -8,7 +8,6 @@ directory nobody knows; it is set aside at the next start, never adopted and nev
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
@@ -44,9 +43,6 @@ log = structlog.get_logger(__name__)
 # Logs opened side by side at start: enough to keep the engine's threads busy.
 _OPEN_AT_ONCE: Final = 16
 
-# `~` is not allowed in a topic's name, so no topic's directory can be mistaken for one that was set aside.
-_ORPHAN_PREFIX: Final = ".orphaned~"
-
 
 @dataclass(frozen=True, slots=True)
 class CatalogSettings:
@@ -70,13 +66,11 @@ class Catalog:
         self,
         engine: Engine,
         store: MetadataStore,
-        log_dir: Path,
         settings: CatalogSettings,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._engine = engine
         self._store = store
-        self._log_dir = log_dir
         self._settings = settings
         self._now_ms = now_ms
         self._topics: dict[str, Topic] = {}
@@ -214,10 +208,9 @@ class Catalog:
         """
         await self._engine.remove_leftovers()
         known = {stored.name for stored in snapshot.topics}
-        strangers = await asyncio.to_thread(_topic_directories, self._log_dir)
-        strangers -= known
-        for name in sorted(strangers):
-            await asyncio.to_thread(self._set_aside, name)
+        for name in sorted(await self._engine.directories() - known):
+            moved_to = await self._engine.set_aside(name)
+            log.warning("topic.orphan_set_aside", directory=name, moved_to=moved_to)
         gate = asyncio.Semaphore(_OPEN_AT_ONCE)
 
         async def open_topic(stored: StoredTopic) -> None:
@@ -343,29 +336,17 @@ class Catalog:
         _configure(partition, config)
         return partition
 
-    def _set_aside(self, name: str) -> None:
-        # Cut short: a topic of the longest name would not leave room for the prefix in a directory's name.
-        shown = name.encode()[:200].decode(errors="ignore")
-        aside = f"{_ORPHAN_PREFIX}{uuid.uuid4().hex[:8]}~{shown}"
-        os.rename(self._log_dir / name, self._log_dir / aside)
-        log.warning("topic.orphan_set_aside", directory=name, moved_to=aside)
 
-
-def refuse_lost_metadata(database: Path, log_dir: Path) -> None:
+async def refuse_lost_metadata(database: Path, engine: Engine) -> None:
     """Raise StorageFailed if there are logs but no metadata: somebody lost the one or the other. To be asked before a
     new database is made, which the next start would believe over the logs.
     """
-    if not database.exists() and (topics := _topic_directories(log_dir)):
+    if not await asyncio.to_thread(database.exists) and (topics := await engine.directories()):
         raise StorageFailed(
-            f"{log_dir} holds logs of {len(topics)} topics, but the metadata database is missing: restore"
-            f" {database.name} from a backup, or move the logs away to start empty",
-            directory=log_dir,
+            f"there are logs of {len(topics)} topics, but the metadata database {database} is missing: restore it from"
+            " a backup, or move the logs away to start empty",
+            file=database,
         )
-
-
-def _topic_directories(log_dir: Path) -> set[str]:
-    """Directories that are, or were, a topic's. What was set aside, or is half deleted, has a `~` in its name."""
-    return {entry.name for entry in os.scandir(log_dir) if entry.is_dir() and "~" not in entry.name}
 
 
 def _configure(partition: Partition, config: TopicConfig) -> None:
