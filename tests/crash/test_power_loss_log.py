@@ -119,6 +119,29 @@ async def test_a_sync_covers_the_segments_that_were_rolled_before_it(tmp_path: P
         assert await read_all(log) == model
 
 
+@pytest.mark.parametrize("rolled", [False, True])
+async def test_an_empty_segment_that_was_closed_cleanly_survives(tmp_path: Path, rolled: bool) -> None:
+    """Its control entry was once not synced, because no record waited for it, and its index vouched for it."""
+    for seed in range(20):
+        (root := tmp_path / str(seed)).mkdir()
+        files, rng = ForgetfulFiles(root), random.Random(seed)
+        async with SegmentEngine(root, SETTINGS, files=files) as engine:
+            log, _ = await engine.open("orders", 0)
+            if rolled:
+                append(log, random_batch(rng), 0)
+                await log.sync(log.next_offset)
+                log.roll_if_old(2**62)
+        files.power_loss(rng)
+        async with SegmentEngine(root, SETTINGS, files=files) as engine:
+            log, _ = await engine.open("orders", 0)
+            entry = append(log, random_batch(rng), 0)
+            await log.abandon()
+        async with SegmentEngine(root, SETTINGS, files=files) as engine:
+            log, recovered = await engine.open("orders", 0)
+            assert recovered.cut is None
+            assert (await read_all(log))[-1] == entry
+
+
 async def test_a_deleted_directory_stays_deleted_and_its_name_is_free(tmp_path: Path) -> None:
     files = ForgetfulFiles(tmp_path)
     rng = random.Random(2)

@@ -233,7 +233,7 @@ async def test_a_wrong_index_is_never_believed_over_the_log(open_engine: OpenEng
     model = [append(log, batch_of(b"%d" % number * 50), number) for number in range(60)]
     await log.close()
     log, _ = await open_engine().open("orders", 0)
-    segment = log._segments[1]
+    segment = log._extent.segments[1]
     index = segment.load_index(log._resources)
     for at in range(len(index)):
         index.positions[at] += 1

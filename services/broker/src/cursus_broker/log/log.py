@@ -351,8 +351,9 @@ class SegmentLog:
         failed = self._refusal is not None
         self._refusal = self._refusal or "the log is closed"
         try:
-            if sync and not failed:
-                await self._sync.wait(self._extent.next_offset)
+            # A new segment's control entry is no record, but its index will vouch for it: see `_release`.
+            if sync and not failed and (self._names_unsynced or self.unsynced_bytes):
+                await self._sync.flush()
         finally:
             self._flusher.forget(self._sync)
             await self._sync.settled()

@@ -97,6 +97,15 @@ class GroupedSync:
         self.start()
         await woken
 
+    async def flush(self) -> None:
+        """Sync what there is now, also bytes that hold no record, as in a new segment. Raises StorageFailed."""
+        await self.settled()
+        if self.failure is None:
+            self.start()
+            await self.settled()
+        if self.failure is not None:
+            raise self.failure
+
     def start(self) -> asyncio.Future[None]:
         """Start a sync unless one runs; answers the one that runs. Its result tells nothing: see `failure`."""
         if self._running is None:
