@@ -5,7 +5,8 @@ DISTRIBUTIONS := \
     proto \
     services/common \
     services/broker \
-    services/gateway
+    services/gateway \
+    clients/python
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -34,8 +35,8 @@ $(READY): requirements.lock $(DISTRIBUTIONS:%=%/pyproject.toml)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(DISTRIBUTIONS:%=-e ./%)
 	@touch $@
 
-run: $(READY)  ## Start the broker in the foreground on ./data; Ctrl-C stops it cleanly
-	exec $(BIN)/cursus-broker --data-dir data
+run: $(READY)  ## Start broker and gateway in the foreground on ./data; Ctrl-C stops both cleanly
+	exec $(BIN)/python tools/run_services.py --data-dir data
 
 test: $(SUITES:%=test-%)  ## Set up and run every test
 

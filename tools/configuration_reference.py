@@ -9,7 +9,10 @@ from pathlib import Path
 
 from cursus_service.settings import reference_markdown
 
-SERVICES = (("cursus-broker", "cursus_broker.settings", "BrokerSettings"),)
+SERVICES = (
+    ("cursus-broker", "cursus_broker.settings", "BrokerSettings"),
+    ("cursus-gateway", "cursus_gateway.settings", "GatewaySettings"),
+)
 """Program, module, class. A module that has PROFILES gets a table of them."""
 
 INTRODUCTION = """\

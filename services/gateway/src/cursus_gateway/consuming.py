@@ -1,0 +1,192 @@
+"""CONSUME in both forms: one batch frame, or a frame a message and then the end of the connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from fnmatch import fnmatchcase
+from typing import Final
+
+from cursus_gateway import batch
+from cursus_gateway.dialect.commands import MAX_MESSAGES, ConsumeAll, ConsumeBatch
+from cursus_gateway.framing import MAX_ANSWER_BYTES, MIB, frame
+from cursus_gateway.membership import Membership
+from cursus_gateway.records import read_payloads, write_messages
+from cursus_gateway.refusals import Refused
+from cursus_gateway.settings import GroupSettings
+from cursus_gateway.statuses import refused_by_status
+from cursus_gateway.upstream import FETCH, LIST_TOPICS, Upstream
+from cursus_proto.internal.v1 import opaque_pb2
+from cursus_proto.v1 import consume_service_pb2 as pb
+from cursus_proto.v1 import topic_service_pb2
+
+# A legacy message has up to 40 bytes more than the record it came from, so less than what an answer may hold.
+_FETCH_BYTES: Final = 8 * MIB
+_MAX_WAIT_MS: Final = 25_000
+_MAX_FETCHED_PARTITIONS: Final = 1_000
+
+
+class Consuming:
+    def __init__(self, upstream: Upstream, membership: Membership, settings: GroupSettings) -> None:
+        self._upstream = upstream
+        self._membership = membership
+        self._settings = settings
+
+    async def consume_batch(self, command: ConsumeBatch, lane: int, *, third_generation: bool) -> list[bytes] | str:
+        """A whole frame in parts, or a text to answer instead. Raises Refused."""
+        if "*" in command.topic or "?" in command.topic:
+            return await self._consume_pattern(command, lane)
+        obstacle = self._membership.obstacle(
+            command.topic, command.partition, command.group, command.member, command.generation
+        )
+        if command.offset < 0 or self._settings.stream_autocommit:
+            if (text := await obstacle) is not None:
+                return text
+            offset = await self._start(command)
+            found = await self._fetch(command, offset, lane)
+        else:
+            offset = command.offset
+            text, found = await asyncio.gather(obstacle, self._fetch(command, offset, lane))
+            if text is not None:
+                return text
+        if found.HasField("error"):
+            refused = refused_by_status(found.error)
+            if refused.reason != "OFFSET_OUT_OF_RANGE":
+                raise refused
+            if offset > int(refused.metadata["latest"]):
+                return [batch.empty_answer(command.topic, command.partition)]
+            if third_generation:
+                raise refused
+            # Clients of the second generation would ask for the same offset for ever.
+            offset = int(refused.metadata["earliest"])
+            found = await self._fetch(command, offset, lane)
+        parts, _, _ = batch.encode_answer(
+            command.topic,
+            command.partition,
+            found.batches,
+            offset,
+            max_count=command.limit,
+            max_bytes=MAX_ANSWER_BYTES,
+        )
+        return parts
+
+    async def _start(self, command: ConsumeBatch) -> int:
+        """Where to read: the offset given, else where the group stands, else one end of the log."""
+        if command.offset >= 0:
+            if command.member and command.offset > 0:
+                await self._membership.commit(
+                    command.topic,
+                    command.group,
+                    {command.partition: command.offset},
+                    command.member,
+                    command.generation,
+                )
+            return command.offset
+        return await self.position(command.topic, command.partition, command.group, command.latest_without_commit)
+
+    async def position(self, topic: str, partition: int, group: str, latest: bool) -> int:
+        """Where the group stands in the partition; without a commit the end of the log if `latest`, else 0."""
+        committed = await self._membership.committed(group, topic, partition)
+        if committed is not None:
+            return committed
+        return (await self._bounds(topic, partition))[1] if latest else 0
+
+    async def _bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        found = await self._fetch_one(topic, partition, 0, 1, 0, 1, 0)
+        if found.HasField("error"):
+            refused = refused_by_status(found.error)
+            if refused.reason != "OFFSET_OUT_OF_RANGE":
+                raise refused
+            return int(refused.metadata["earliest"]), int(refused.metadata["latest"])
+        return found.earliest_offset, found.next_offset
+
+    async def _fetch(self, command: ConsumeBatch, offset: int, lane: int) -> opaque_pb2.FetchedPartition:
+        wait_ms = min(command.wait_ms, _MAX_WAIT_MS)
+        return await self._fetch_one(
+            command.topic, command.partition, offset, _FETCH_BYTES, wait_ms, command.limit, lane
+        )
+
+    async def _fetch_one(
+        self, topic: str, partition: int, offset: int, max_bytes: int, wait_ms: int, max_records: int, lane: int
+    ) -> opaque_pb2.FetchedPartition:
+        request = pb.FetchRequest(max_wait_ms=wait_ms, max_bytes=max_bytes, max_records=max_records)
+        request.partitions.add(topic=topic, partition=partition, offset=offset)
+        answer: opaque_pb2.FetchResponse = await self._upstream.call(
+            FETCH,
+            request,
+            timeout_s=self._upstream.timeout_s + wait_ms / 1000,
+            lane=lane,
+            place=(topic, partition),
+        )
+        found = answer.partitions[0]
+        if found.HasField("error") and refused_by_status(found.error).reason == "NOT_LEADER":
+            await self._upstream.find_leader(topic, partition)
+            answer = await self._upstream.call(FETCH, request, lane=lane, place=(topic, partition))
+            found = answer.partitions[0]
+        return found
+
+    async def _consume_pattern(self, command: ConsumeBatch, lane: int) -> list[bytes]:
+        """All topics that match, read from the same partition and offset into one batch named after the pattern."""
+        topics = await self._upstream.call(LIST_TOPICS, topic_service_pb2.ListTopicsRequest())
+        names = [
+            topic.name
+            for topic in topics.topics
+            if fnmatchcase(topic.name, command.topic) and command.partition < topic.partition_count
+        ]
+        written = write_messages((), 0, max_count=0, max_bytes=0)
+        if names:
+            request = pb.FetchRequest(max_bytes=_FETCH_BYTES, max_records=command.limit)
+            for name in names[:_MAX_FETCHED_PARTITIONS]:
+                request.partitions.add(topic=name, partition=command.partition, offset=max(0, command.offset))
+            answer: opaque_pb2.FetchResponse = await self._upstream.call(FETCH, request, lane=lane)
+            for found in answer.partitions:
+                part = write_messages(
+                    found.batches,
+                    max(0, command.offset),
+                    max_count=command.limit - written.count,
+                    max_bytes=MAX_ANSWER_BYTES - written.size - 1024,
+                )
+                if part.count and not written.count:
+                    written.first_sequence = part.first_sequence
+                if part.count:
+                    written.last_sequence = part.last_sequence
+                written.parts += part.parts
+                written.count += part.count
+                written.size += part.size
+                if written.count >= command.limit or written.size >= MAX_ANSWER_BYTES // 2:
+                    break
+        return batch.frame_of(command.topic.encode(), command.partition, written)
+
+    async def consume_all(self, command: ConsumeAll, group: str, lane: int) -> AsyncIterator[list[bytes]]:
+        """Frames of the messages from the offset on, at most 8192, in portions. The group's position is then moved.
+
+        Raises Refused.
+        """
+        latest = command.offset < 0
+        offset = await self.position(command.topic, command.partition, group, latest) if latest else command.offset
+        left = MAX_MESSAGES
+        while left:
+            found = await self._fetch_one(command.topic, command.partition, offset, MIB, 0, left, lane)
+            if found.HasField("error"):
+                refused = refused_by_status(found.error)
+                if refused.reason != "OFFSET_OUT_OF_RANGE":
+                    raise refused
+                earliest = int(refused.metadata["earliest"])
+                if offset >= earliest:
+                    break
+                offset = earliest
+                continue
+            payloads, offset = read_payloads(found.batches, offset, left)
+            if not payloads:
+                break
+            left -= len(payloads)
+            yield [frame(payload) for payload in payloads]
+        if left < MAX_MESSAGES:
+            await self._move(command, group, offset)
+
+    async def _move(self, command: ConsumeAll, group: str, offset: int) -> None:
+        try:
+            await self._membership.commit(command.topic, group, {command.partition: offset})
+        except Refused:
+            # The messages are delivered; that the position was not moved costs a repetition at most.
+            return

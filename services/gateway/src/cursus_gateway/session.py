@@ -1,0 +1,481 @@
+"""One connection: bodies in, answers out, in order.
+
+Batches follow each other to the broker without waiting; their answers wait for their turn. Everything else is served
+alone: after all answers before it, and before anything behind it. A STREAM takes the connection over; a SUBSCRIBE
+pushes beside it. A client that leaves does not take back what it sent: complete frames are executed to the last.
+
+Reading stops while too much is unanswered, while the publish stream is full, and while the client does not take its
+answers, except for batches with acks 0: some clients never read those answers, so they are dropped when they do not
+fit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final, Protocol
+
+import structlog
+
+from cursus_gateway import body as bodies
+from cursus_gateway import dialect
+from cursus_gateway.batch import LegacyBatch
+from cursus_gateway.body import BarSeparated, Body, CommandText, DirectMessage, Unreadable
+from cursus_gateway.consuming import Consuming
+from cursus_gateway.dialect import commands as c
+from cursus_gateway.dialect import replies
+from cursus_gateway.dialect.commands import Dialect, Malformed, Request
+from cursus_gateway.framing import MAX_BODY_BYTES, frame
+from cursus_gateway.metrics import GatewayMetrics
+from cursus_gateway.peers import Peers
+from cursus_gateway.publishing import Publishing
+from cursus_gateway.refusals import Refused, spell
+from cursus_gateway.settings import ReplyProfile
+from cursus_gateway.streaming import Streaming
+from cursus_gateway.translate import Translator, refusal_text
+from cursus_gateway.upstream import Upstream
+
+log = structlog.get_logger(__name__)
+
+MAX_UNANSWERED: Final = 256
+# Repeated bodies of a producer without identity are known again among this many (RULE 39).
+_REMEMBERED_BODIES: Final = 16
+# Larger compressed bodies are unpacked in a thread.
+_INLINE_BYTES: Final = 64 * 1024
+
+
+class Wire(Protocol):
+    """The transport as a session sees it."""
+
+    @property
+    def writing_paused(self) -> bool: ...
+
+    @property
+    def open(self) -> bool: ...
+
+    def write(self, parts: list[bytes]) -> None: ...
+
+    async def writable(self) -> None: ...
+
+    def set_reading(self, wanted: bool) -> None: ...
+
+    def close(self) -> None:
+        """Closes after what was written is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What all sessions share."""
+
+    upstream: Upstream
+    translator: Translator
+    publishing: Publishing
+    consuming: Consuming
+    streaming: Streaming
+    peers: Peers
+    metrics: GatewayMetrics
+    unanswered_bytes: int
+
+
+class _Slot:
+    """The place of a batch's answer."""
+
+    __slots__ = ("acks", "answer", "failed", "size", "waiting")
+
+    def __init__(self, size: int, acks: str) -> None:
+        self.size = size
+        self.acks = acks
+        self.answer: bytes | None = None
+        self.failed = False
+        self.waiting: list[_Slot] = []
+
+
+class Session:
+    def __init__(
+        self, services: Services, wire: Wire, *, peer: str, lane: int, profile: ReplyProfile, advertised: str
+    ) -> None:
+        self.peer = peer
+        self.lane = lane
+        self.profile = profile
+        self.advertised = advertised
+        self.group = c.DEFAULT_GROUP
+        self.third_generation = False
+        self.structured_errors = False
+        self.first_generation = False
+        """The last frame was of a form only the first generation sends."""
+        self.modern = False
+        """It has sent a batch or a key=value command."""
+        self._services = services
+        self._wire = wire
+        self._frames: deque[bytes] = deque()
+        self._head: Body | None = None
+        self._head_read = False
+        self._slots: deque[_Slot] = deque()
+        self._unanswered_bytes = 0
+        self._task: asyncio.Task[None] | None = None
+        self._pushes: set[asyncio.Task[None]] = set()
+        self._streaming = False
+        self._no_more_frames = False
+        self._last_words = ""
+        self._closing = False
+        self._waits_for_room = False
+        self._pumping = False
+        self._quiet = asyncio.Event()
+        self._recent: OrderedDict[bytes, _Slot] = OrderedDict()
+
+    # What the transport tells
+
+    def received(self, found: list[bytes]) -> None:
+        """Complete bodies, in order."""
+        if self._streaming or self._closing:
+            return  # A stream takes no commands; Java repeats STREAM on it (RULE 33).
+        self._services.metrics.frames.inc(len(found))
+        self._frames += found
+        self._unanswered_bytes += sum(map(len, found))
+        self._pump()
+
+    def ended(self) -> None:
+        """The client sends no more. What it sent is executed, then the connection is closed."""
+        self._no_more_frames = True
+        if self._streaming and self._task is not None:
+            self._task.cancel()
+        for push in self._pushes:
+            push.cancel()
+        self._pump()
+
+    def refuse_frame(self, size: int) -> None:
+        """A frame that is too large to be read: said after the answers before it, and the end."""
+        self._last_words = replies.error("frame_too_large", size=size, max=MAX_BODY_BYTES)
+        self._no_more_frames = True
+        self._pump()
+
+    def writing_resumed(self) -> None:
+        self._pump()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is being served or pushed."""
+        return not (self._frames or self._slots or self._task or self._pushes)
+
+    async def finish(self) -> None:
+        """Ends pushes and waits until everything received was executed."""
+        self._no_more_frames = True
+        for task in (*self._pushes, *([self._task] if self._streaming and self._task else [])):
+            task.cancel()
+        while not self.idle:
+            self._quiet.clear()
+            await self._quiet.wait()
+
+    # Outlet of pushes
+
+    def send(self, parts: list[bytes]) -> None:
+        self._wire.write(parts)
+
+    async def writable(self) -> None:
+        await self._wire.writable()
+
+    # Order
+
+    def _pump(self) -> None:
+        """Serves frames as far as the rules of order and the bounds allow."""
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            while self._frames and self._task is None and not self._closing and self._serve_head():
+                pass
+        finally:
+            self._pumping = False
+        if self.idle:
+            self._quiet.set()
+        if self._no_more_frames and self.idle and not self._closing:
+            if self._last_words:
+                self._write_text(self._last_words)
+            self._close()
+        self._wire.set_reading(
+            not self._no_more_frames
+            and not self._waits_for_room
+            and self._unanswered_bytes < self._services.unanswered_bytes
+            and len(self._frames) + len(self._slots) < MAX_UNANSWERED
+        )
+
+    def _serve_head(self) -> bool:
+        """Serves the first frame; False if it has to wait."""
+        body = self._frames[0]
+        if not self._head_read:
+            if len(body) > _INLINE_BYTES and bodies.is_compressed(body):
+                if self._slots:
+                    return False
+                self._start(self._unpack(body))
+                return False
+            self._read_head(body)
+        meaning = self._head
+        if isinstance(meaning, LegacyBatch):
+            return self._publish(meaning, body)
+        if self._slots or (self._wire.writing_paused and self._wire.open):
+            return False
+        self._next_frame()
+        if meaning is not None:
+            self._start(self._serve(meaning, len(body)))
+        else:
+            self._unanswered_bytes -= len(body)
+        return True
+
+    def _read_head(self, body: bytes) -> None:
+        with self._services.metrics.translation.time():
+            self._head = bodies.read(body)
+        self._head_read = True
+
+    def _next_frame(self) -> None:
+        self._frames.popleft()
+        self._head, self._head_read = None, False
+
+    async def _unpack(self, body: bytes) -> None:
+        self._head = await asyncio.to_thread(bodies.read, body)
+        self._head_read = True
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        self._task = asyncio.create_task(self._guard(work))
+
+    async def _guard(self, work: Coroutine[None, None, None]) -> None:
+        try:
+            await work
+        except asyncio.CancelledError:
+            log.debug("session.cancelled", peer=self.peer)
+        except Exception:
+            log.exception("session.failed", peer=self.peer)
+            self._write_text(replies.error("internal_error"))
+            self._close()
+        finally:
+            self._task = None
+            self._streaming = False
+            self._pump()
+
+    # Batches
+
+    def _publish(self, batch: LegacyBatch, body: bytes) -> bool:
+        if self._wire.writing_paused and self._wire.open and batch.acks != "0":
+            return False
+        pipeline = self._services.upstream.pipeline(batch.topic, batch.partition, self.lane)
+        if not pipeline.has_room:
+            if not self._waits_for_room:
+                self._waits_for_room = True
+                pipeline.when_room(self._room)
+            return False
+        self._next_frame()
+        self.modern, self.first_generation = True, False
+        self._services.metrics.batch_records.observe(batch.count)
+        slot = _Slot(len(body), batch.acks)
+        self._slots.append(slot)
+        if batch.idempotent and not batch.messages.last_producer_id and batch.count:
+            digest = blake2b(body, digest_size=16).digest()
+            earlier = self._recent.get(digest)
+            if earlier is not None and not earlier.failed:
+                self._repeat(earlier, slot)
+                return True
+            self._recent[digest] = slot
+            while len(self._recent) > _REMEMBERED_BODIES:
+                self._recent.popitem(last=False)
+
+        def answered(text: str, stored: bool) -> None:
+            self._services.metrics.command("BATCH", "ok" if stored else "error")
+            slot.failed = not stored
+            answer = frame(text.encode())
+            for waiting in (slot, *slot.waiting):
+                waiting.answer = answer
+            self._flush()
+
+        self._services.publishing.publish_batch(batch, self.lane, answered)
+        return True
+
+    def _repeat(self, earlier: _Slot, slot: _Slot) -> None:
+        """The same body again from a producer without identity: a retry, answered like the first."""
+        if earlier.answer is None:
+            earlier.waiting.append(slot)
+        else:
+            slot.answer = earlier.answer
+            self._flush()
+
+    def _room(self) -> None:
+        self._waits_for_room = False
+        self._pump()
+
+    def _flush(self) -> None:
+        """Writes the answers whose turn it is."""
+        parts: list[bytes] = []
+        while self._slots and self._slots[0].answer is not None:
+            slot = self._slots.popleft()
+            self._unanswered_bytes -= slot.size
+            assert slot.answer is not None, "checked by the loop"
+            if slot.acks == "0" and self._wire.writing_paused:
+                self._services.metrics.dropped_answers.inc()
+                continue
+            parts.append(slot.answer)
+        if parts:
+            self._wire.write(parts)
+        self._pump()
+
+    # Everything else
+
+    async def _serve(self, meaning: Body, size: int) -> None:
+        try:
+            match meaning:
+                case Unreadable(reply, close):
+                    log.warning("request.unreadable", peer=self.peer, answer=reply)
+                    self._services.metrics.errors.labels("UNREADABLE").inc()
+                    self._write_text(reply)
+                    if close:
+                        self._close()
+                case DirectMessage(topic, payload):
+                    await self._direct(topic, payload)
+                case BarSeparated() as message:
+                    await self._bar_separated(message)
+                case CommandText(text, raw):
+                    await self._command(text, raw)
+                case _:
+                    raise AssertionError(f"{type(meaning).__name__} is served elsewhere")
+        finally:
+            self._unanswered_bytes -= size
+
+    async def _direct(self, topic: bytes, payload: bytes) -> None:
+        self.first_generation = True
+        try:
+            name = topic.decode()
+        except UnicodeDecodeError:
+            self._write_text(replies.error("invalid_topic_name", reason="not UTF-8"))
+            return
+        try:
+            await self._services.publishing.publish_direct(name, payload, self.lane)
+        except Refused as refused:
+            self._services.metrics.command("MESSAGE", "error")
+            self._services.metrics.errors.labels(refused.reason).inc()
+            self._write_text(spell(refused, classified=self.structured_errors))
+            return
+        self._services.metrics.command("MESSAGE", "ok")
+        self._write_text(replies.OK)
+
+    async def _bar_separated(self, message: BarSeparated) -> None:
+        """Only a topic that exists makes this a message; else it is as good as garbage."""
+        self.first_generation = True
+        publish = c.Publish(message.topic, message.payload, by_content=True)
+        try:
+            await self._services.publishing.publish(publish, self.lane)
+            self._write_text(replies.OK)
+        except Refused as refused:
+            if refused.reason not in ("TOPIC_NOT_FOUND", "INVALID_TOPIC_NAME"):
+                self._write_text(spell(refused))
+                return
+            log.warning("request.unreadable", peer=self.peer, answer=replies.NOT_UNDERSTOOD)
+            self._write_text(replies.NOT_UNDERSTOOD)
+            self._close()
+
+    async def _command(self, text: bytes, raw: bool) -> None:
+        try:
+            request = dialect.parse(text)
+        except Malformed as malformed:
+            log.warning("request.malformed", peer=self.peer, answer=str(malformed))
+            self._services.metrics.command("MALFORMED", "error")
+            self._write_text(str(malformed))
+            return
+        log.debug("request", peer=self.peer, command=request.name, dialect=request.dialect.value)
+        self._note(request)
+        try:
+            await self._run(request, raw)
+            self._services.metrics.command(request.name, "ok")
+        except Refused as refused:
+            self._services.metrics.command(request.name, "error")
+            self._services.metrics.errors.labels(refused.reason).inc()
+            self._write_text(refusal_text(request, refused, classified=self.structured_errors))
+            if isinstance(request.command, c.ConsumeAll):
+                log.warning("consume.failed", peer=self.peer, topic=request.command.topic, reason=refused.reason)
+                self._close()
+
+    def _note(self, request: Request) -> None:
+        """What the wording tells of the client."""
+        positional = request.dialect is Dialect.POSITIONAL
+        self.first_generation = positional and not isinstance(request.command, c.Subscribe)
+        self.modern = self.modern or not positional
+        if request.third_generation:
+            self.third_generation = True
+            group = getattr(request.command, "group", None)
+            if group:
+                now = asyncio.get_running_loop().time()
+                self._services.peers.saw_form(self.peer, group, False, now)
+
+    async def _run(self, request: Request, raw: bool) -> None:
+        match request.command:
+            case c.ConsumeAll() as command:
+                sent = 0
+                async for parts in self._services.consuming.consume_all(command, self.group, self.lane):
+                    self._wire.write(parts)
+                    sent += len(parts)
+                    await self._wire.writable()
+                log.info("stream.completed", peer=self.peer, topic=command.topic, messages=sent)
+                self._close()
+            case c.Stream() as command:
+                self._services.peers.moved_on(self.peer, command.group, command.topic, command.partition)
+                self._streaming = True
+                self._unanswered_bytes -= sum(map(len, self._frames))
+                self._frames.clear()
+                self._wire.set_reading(True)
+                if await self._services.streaming.stream(command, self, raw=raw):
+                    self._close()
+            case c.Subscribe() as command:
+                await self._subscribe(command)
+            case _:
+                reply = await self._services.translator.serve(request, self, raw=raw)
+                self._wire.write(self._structured(reply.parts))
+                if reply.close:
+                    self._close()
+
+    async def _subscribe(self, command: c.Subscribe) -> None:
+        """Answers once the member is in its group, so that whatever is published after the answer is delivered."""
+        known = asyncio.get_running_loop().create_future()
+
+        def joined() -> None:
+            if not known.done():
+                known.set_result(None)
+                self._write_text(f"{replies.CHECK}Subscribed to '{command.topic}' with group '{command.group}'")
+
+        await self._services.translator.require_topic(command.topic)
+        push = asyncio.create_task(self._services.streaming.subscribe(command, self, joined))
+        self._pushes.add(push)
+        push.add_done_callback(lambda done: self._push_ended(done, known))
+        await known
+
+    def _push_ended(self, push: asyncio.Task[None], known: asyncio.Future[None]) -> None:
+        self._pushes.discard(push)
+        error = None if push.cancelled() else push.exception()
+        if not known.done():
+            if error is None:
+                known.cancel()
+            else:
+                known.set_exception(error)
+        elif isinstance(error, Refused):
+            self._write_text(spell(error))
+        elif error is not None:
+            log.error("session.push.failed", peer=self.peer, exc_info=error)
+            self._close()
+        self._pump()
+
+    def _structured(self, parts: list[bytes]) -> list[bytes]:
+        """Class and retryability behind the code of an error, for a connection that negotiated them."""
+        if not self.structured_errors or len(parts) != 1 or parts[0][4:11] != b"ERROR: " or b" class=" in parts[0]:
+            return parts
+        code, space, rest = parts[0][11:].partition(b" ")
+        if rest and b"=" not in rest.split(b" ", 1)[0]:
+            return parts  # A sentence of an earlier generation.
+        return [frame(b"ERROR: " + code + b" class=validation retryable=false" + space + rest)]
+
+    def _write_text(self, text: str) -> None:
+        self._wire.write(self._structured([frame(text.encode())]))
+
+    def _close(self) -> None:
+        self._closing = True
+        self._frames.clear()
+        for push in self._pushes:
+            push.cancel()
+        self._wire.close()

@@ -1,0 +1,308 @@
+"""Pushing: STREAM, batches of one partition as they are stored, and SUBSCRIBE, payloads as a group's member.
+
+A push ends with its connection. While the broker is away it waits for it, keepalives go on, and nothing is lost: it
+reads on where it stood. A client that does not read stops only its own push, since credit is granted only for what its
+connection has taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol, TypeVar
+
+import grpc
+import structlog
+
+from cursus_gateway import batch
+from cursus_gateway.consuming import Consuming
+from cursus_gateway.dialect import replies
+from cursus_gateway.dialect.commands import Stream, Subscribe
+from cursus_gateway.framing import KEEPALIVE, MAX_ANSWER_BYTES, MIB, frame
+from cursus_gateway.membership import Membership, is_java
+from cursus_gateway.metrics import GatewayMetrics
+from cursus_gateway.records import read_payloads
+from cursus_gateway.refusals import Refused, spell
+from cursus_gateway.settings import GroupSettings
+from cursus_gateway.statuses import is_transient, refused_by_call
+from cursus_gateway.upstream import Upstream
+from cursus_proto.internal.v1 import opaque_pb2
+from cursus_proto.v1 import consume_service_pb2 as pb
+from cursus_proto.v1 import records_pb2
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+# The Python client gives up a stream after 5 s without a frame.
+KEEPALIVE_S: Final = 4.0
+# How often an open stream says that its member lives and asks whether it still owns the partition.
+OWNERSHIP_S: Final = 1.0
+CREDIT_BYTES: Final = 2 * MIB
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 1.0
+
+
+class Outlet(Protocol):
+    """The connection as a push sees it."""
+
+    @property
+    def lane(self) -> int: ...
+
+    @property
+    def third_generation(self) -> bool: ...
+
+    def send(self, parts: list[bytes]) -> None:
+        """Writes whole frames."""
+
+    async def writable(self) -> None:
+        """Returns once the connection has taken enough of what was sent."""
+
+
+class Streaming:
+    def __init__(
+        self,
+        upstream: Upstream,
+        membership: Membership,
+        consuming: Consuming,
+        settings: GroupSettings,
+        metrics: GatewayMetrics,
+    ) -> None:
+        self._upstream = upstream
+        self._membership = membership
+        self._consuming = consuming
+        self._settings = settings
+        self._metrics = metrics
+
+    async def stream(self, command: Stream, outlet: Outlet, *, raw: bool) -> bool:
+        """Pushes until something ends it. True if the connection is to be closed then. Raises Refused."""
+        text = await self._obstacle(command)
+        if text is not None:
+            outlet.send([frame(text.encode())])
+            return False
+        push = _Push(self, command, outlet, java=raw or is_java(command.member))
+        push.offset = await self._start(command)
+        with self._metrics.streaming():
+            try:
+                return await push.run()
+            finally:
+                log.info("stream.completed", topic=command.topic, partition=command.partition, messages=push.sent)
+
+    async def _start(self, command: Stream) -> int:
+        if command.offset is None:
+            return await self._consuming.position(
+                command.topic, command.partition, command.group, command.latest_without_commit
+            )
+        if self._settings.stream_autocommit and command.member and command.offset:
+            offsets = {command.partition: command.offset}
+            await self._membership.commit(command.topic, command.group, offsets, command.member, command.generation)
+        return command.offset
+
+    async def _obstacle(self, command: Stream) -> str | None:
+        return await self._membership.obstacle(
+            command.topic, command.partition, command.group, command.member, command.generation
+        )
+
+    async def subscribe(self, command: Subscribe, outlet: Outlet, joined: Callable[[], None]) -> None:
+        """Pushes payloads of the topic, a frame each, as a member of the group, from now on or from where the group
+        stands. What was handed to the connection is committed. Calls `joined` once the member is known. Runs until
+        cancelled; raises Refused."""
+        pause_s = _FIRST_PAUSE_S
+        with self._metrics.streaming():
+            while True:
+                try:
+                    await self._subscribed(command, outlet, joined)
+                except grpc.aio.AioRpcError as error:
+                    refused = refused_by_call(error)
+                    if not is_transient(refused):
+                        raise refused from None
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _subscribed(self, command: Subscribe, outlet: Outlet, joined: Callable[[], None]) -> None:
+        call = self._upstream.home().subscribe(outlet.lane)
+        try:
+            latest = records_pb2.OffsetSpec(edge=records_pb2.OFFSET_EDGE_LATEST)
+            start = pb.SubscribeStart(
+                group=command.group,
+                topics=[command.topic],
+                client_id="cursus-gateway",
+                session_timeout_ms=self._settings.session_timeout_ms,
+                start_without_commit=latest,
+                grant=records_pb2.FlowGrant(bytes=CREDIT_BYTES),
+            )
+            await call.write(pb.SubscribeRequest(start=start))
+            positions: dict[int, int] = {}
+            commits = 0
+            while (response := await call.read()) is not grpc.aio.EOF:
+                kind = response.WhichOneof("response")
+                if kind == "assignment":
+                    assignment = response.assignment
+                    positions = {place.partition: place.start_offset for place in assignment.partitions} | {
+                        partition: offset
+                        for partition, offset in positions.items()
+                        if any(place.partition == partition for place in assignment.partitions)
+                    }
+                    ack = pb.AssignmentAck(generation=assignment.generation)
+                    await call.write(pb.SubscribeRequest(assignment_ack=ack))
+                    if assignment.complete:
+                        joined()
+                elif kind == "batches":
+                    found = response.batches
+                    start_offset = positions.get(found.partition, 0)
+                    payloads, next_offset = read_payloads(found.batches, start_offset, 2**31)
+                    outlet.send([frame(payload) for payload in payloads])
+                    positions[found.partition] = next_offset
+                    await outlet.writable()
+                    commits += 1
+                    commit = pb.SubscribeCommit(commit_id=commits)
+                    commit.offsets.add(topic=found.topic, partition=found.partition, next_offset=next_offset)
+                    await call.write(pb.SubscribeRequest(commit=commit))
+                    size = sum(len(one.records) + len(one.compressed_records) for one in found.batches)
+                    await call.write(pb.SubscribeRequest(grant=records_pb2.FlowGrant(bytes=size)))
+        finally:
+            call.cancel()
+
+
+class _Push:
+    """One STREAM."""
+
+    def __init__(self, streaming: Streaming, command: Stream, outlet: Outlet, *, java: bool) -> None:
+        self._streaming = streaming
+        self._command = command
+        self._outlet = outlet
+        self._java = java
+        self._keepalive = batch.empty_answer(command.topic, command.partition) if java else KEEPALIVE
+        self._last_frame = asyncio.get_running_loop().time()
+        self.offset = 0
+        self.sent = 0
+
+    async def run(self) -> bool:
+        pause_s = _FIRST_PAUSE_S
+        try:
+            while True:
+                before = self.sent
+                try:
+                    end = await self._follow()
+                except Refused as refused:
+                    end = await self._after(refused)
+                if end is not None:
+                    return end
+                pause_s = _FIRST_PAUSE_S if self.sent > before else min(2 * pause_s, _LONGEST_PAUSE_S)
+                await self._meanwhile(asyncio.sleep(pause_s))
+        except asyncio.CancelledError:
+            self._say_goodbye("stopped")
+            raise
+
+    async def _after(self, refused: Refused) -> bool | None:
+        """What a failure means for the stream: None to go on, else whether to close the connection."""
+        if is_transient(refused):
+            return None
+        if refused.reason == "OFFSET_OUT_OF_RANGE":
+            earliest, latest = int(refused.metadata["earliest"]), int(refused.metadata["latest"])
+            if self.offset > latest:
+                self.offset = latest
+                return None
+            if self._outlet.third_generation and not self._java:
+                extra = f" requested={self.offset} earliest={earliest} latest={latest}"
+                self._text(replies.stream_ends("offset_out_of_range", earliest, extra))
+                return True
+            self.offset = earliest
+            return None
+        if self.sent:
+            self._say_goodbye("error")
+            return True
+        self._text(spell(refused))
+        return False
+
+    async def _follow(self) -> bool | None:
+        """Reads one Consume stream to its end. None to open another, else whether to close the connection."""
+        command, outlet = self._command, self._outlet
+        call = self._streaming._upstream.link_for(command.topic, command.partition).consume(outlet.lane)
+        try:
+            start = pb.ConsumeStart(
+                topic=command.topic,
+                partition=command.partition,
+                start_at=records_pb2.OffsetSpec(offset=self.offset),
+                grant=records_pb2.FlowGrant(bytes=CREDIT_BYTES),
+            )
+            await call.write(pb.ConsumeRequest(start=start))
+            while True:
+                response, text = await self._meanwhile(call.read())
+                if text is not None:
+                    self._text(text)
+                    return True
+                if response is grpc.aio.EOF:
+                    return None
+                assert isinstance(response, opaque_pb2.ConsumeResponse), "what the call deserializes to"
+                if response.HasField("batches"):
+                    size = sum(len(one.records) + len(one.compressed_records) for one in response.batches.batches)
+                    await self._deliver(response.batches.batches)
+                    await call.write(pb.ConsumeRequest(grant=records_pb2.FlowGrant(bytes=size)))
+        except grpc.aio.AioRpcError as error:
+            refused = refused_by_call(error)
+            if refused.reason == "NOT_LEADER":
+                await self._streaming._upstream.find_leader(command.topic, command.partition)
+                return None
+            raise refused from None
+        finally:
+            call.cancel()
+
+    async def _deliver(self, batches: Sequence[opaque_pb2.RecordBatch]) -> None:
+        while True:
+            parts, count, next_offset = batch.encode_answer(
+                self._command.topic,
+                self._command.partition,
+                batches,
+                self.offset,
+                max_count=self._command.limit,
+                max_bytes=MAX_ANSWER_BYTES,
+            )
+            if not count:
+                return
+            self._outlet.send(parts)
+            self._last_frame = asyncio.get_running_loop().time()
+            self.offset = next_offset
+            self.sent += count
+            await self._outlet.writable()
+
+    async def _meanwhile(self, waited_for: Awaitable[T]) -> tuple[T | None, str | None]:
+        """Waits, and keeps the stream and its member alive meanwhile. Answers the result, or a text that ends it.
+
+        The awaited read is not cancelled for a keepalive: cancelling a read of gRPC cancels the call.
+        """
+        loop = asyncio.get_running_loop()
+        waiting = asyncio.ensure_future(waited_for)
+        checked = loop.time()
+        try:
+            while True:
+                due = min(self._last_frame + KEEPALIVE_S, checked + OWNERSHIP_S)
+                done, _ = await asyncio.wait((waiting,), timeout=max(0.0, due - loop.time()))
+                if done:
+                    return waiting.result(), None
+                if loop.time() >= checked + OWNERSHIP_S:
+                    checked = loop.time()
+                    text = await self._lost_ownership()
+                    if text is not None:
+                        return None, text
+                if loop.time() >= self._last_frame + KEEPALIVE_S:
+                    self._last_frame = loop.time()
+                    self._outlet.send([self._keepalive])
+                    await self._outlet.writable()
+        finally:
+            waiting.cancel()
+
+    async def _lost_ownership(self) -> str | None:
+        try:
+            return await self._streaming._obstacle(self._command)
+        except Refused:
+            return None
+
+    def _say_goodbye(self, reason: str) -> None:
+        if self._java:
+            self._text(replies.java_stream_ends(reason))
+        elif self._outlet.third_generation:
+            self._text(replies.stream_ends(reason, self.offset))
+
+    def _text(self, text: str) -> None:
+        self._outlet.send([frame(text.encode())])
