@@ -88,6 +88,11 @@ class Churn:
                 self._dead.append(member)
         await self._running.pop(member)
 
+    def abandon(self) -> None:
+        """Stop everything, for a test that has failed."""
+        for task in self._running.values():
+            task.cancel()
+
     def _raise_failures(self) -> None:
         for member, task in self._running.items():
             if task.done():
@@ -145,16 +150,19 @@ async def test_under_churn_a_partition_has_one_owner_and_no_record_is_skipped(br
             tasks.create_task(watch(client, recorder, no_more_looks), name="watch")
             for partition in range(PARTITIONS):
                 tasks.create_task(publish(client, partition, published, no_more_records), name=f"publish-{partition}")
-            ends_at = time.monotonic() + CHURN_S
-            while time.monotonic() < ends_at:
-                await churn.step()
-            no_more_records.set()
-            # Somebody has to be there to read the rest.
-            churn.start()
-            caught_up: bool = await eventually(lambda: recorder.acknowledged == published)
-            assert caught_up
-            await churn.end_all()
-            no_more_looks.set()
+            try:
+                ends_at = time.monotonic() + CHURN_S
+                while time.monotonic() < ends_at:
+                    await churn.step()
+                no_more_records.set()
+                # Somebody has to be there to read the rest.
+                churn.start()
+                caught_up: bool = await eventually(lambda: recorder.acknowledged == published)
+                assert caught_up
+                await churn.end_all()
+                no_more_looks.set()
+            finally:
+                churn.abandon()
     assert recorder.delivered == published
     events = recorder.events
     assert not recorder.owners
