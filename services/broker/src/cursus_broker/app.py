@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
@@ -34,10 +34,12 @@ from cursus_broker.settings import BrokerSettings
 from cursus_broker.topics.catalog import Catalog, CatalogSettings, refuse_lost_metadata
 from cursus_proto.v1.records_pb2 import Record
 from cursus_service.http import NOT_LISTENING, Health, HttpServer, health_handler, metrics_handler
-from cursus_service.process import announce_ready, format_address, settle_memory
+from cursus_service.process import announce_ready, format_address, raise_open_file_limit, settle_memory
 
 log = structlog.get_logger(__name__)
 
+# Descriptors for everything but segments: connections, metadata, threads' wake-ups.
+_OTHER_FILES: Final = 2_048
 _LEDGER_CHECK_S: Final = 10.0
 # Appended since producers were last remembered: what a start after a crash has to read of a partition's headers.
 _LEDGER_BYTES: Final = 64 * 1024 * 1024
@@ -87,6 +89,7 @@ async def serve(settings: BrokerSettings, stop: asyncio.Event, files: Files | No
     Raises StorageFailed if it cannot start.
     """
     started = time.monotonic()
+    settings = _within_file_limit(settings)
     health = Health(NOT_LISTENING, {"broker": "starting"})
     async with HttpServer(health_handler(lambda: health)) as health_server:
         health_address = await _listen(health_server, settings.host, settings.health_port)
@@ -158,6 +161,17 @@ async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
     while True:
         await asyncio.sleep(seconds)
         await work()
+
+
+def _within_file_limit(settings: BrokerSettings) -> BrokerSettings:
+    """The settings with as many open segment files as the operating system grants beside connections and the rest."""
+    wanted = settings.log.open_files + _OTHER_FILES
+    granted = raise_open_file_limit(wanted)
+    if granted >= wanted:
+        return settings
+    open_files = max(granted // 2, granted - _OTHER_FILES)
+    log.warning("broker.few_files", limit=granted, wanted=wanted, open_files=open_files)
+    return replace(settings, log=replace(settings.log, open_files=open_files))
 
 
 def _servicers(broker: Broker, grpc_port: int) -> Servicers:

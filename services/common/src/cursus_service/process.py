@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import os
 import signal
@@ -18,6 +19,10 @@ if sys.platform != "win32":
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _YOUNG_GENERATION_THRESHOLD: Final = 50_000
+
+_MIB: Final = 1024 * 1024
+# From malloc.h: M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD.
+_HEAP_SETTINGS: Final = ((-1, 32 * _MIB), (-2, 4 * _MIB), (-3, 8 * _MIB))
 
 
 def run(service: Callable[[asyncio.Event], Awaitable[None]]) -> None:
@@ -78,9 +83,23 @@ def format_address(host: str, port: int) -> str:
 def settle_memory() -> None:
     """Call once the service is up: what lives now lives as long as the process, so the collector need not look at it
     again, and the many short-lived objects of a busy service should not trigger a collection every 700 of them."""
+    _keep_freed_heap()
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG_GENERATION_THRESHOLD, 20, 50)
+
+
+def _keep_freed_heap() -> None:
+    """Let glibc keep some memory it would give back to the kernel. Buffers of tens of kilobytes to some megabytes come
+    and go with every message; given back, each costs its page faults anew (25 to 39 µs a batch of 54 KB against 8 to
+    13). Larger ones are still mapped by themselves and given back at once, so what is kept is bounded. Elsewhere
+    nothing happens."""
+    try:
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):
+        return
+    for parameter, value in _HEAP_SETTINGS:
+        mallopt(ctypes.c_int(parameter), ctypes.c_int(value))
 
 
 def raise_open_file_limit(wanted: int) -> int:

@@ -37,7 +37,12 @@ class LogSettings:
         minimum=1,
         maximum=MAX_SEGMENT_BYTES,
     )
-    flush_records: int = setting(500, help="Sync at once when this many records are unsynced.", minimum=1)
+    flush_records: int = setting(
+        500,
+        help="Sync without lingering when this many records are unsynced. A log that was just synced rests first, for"
+        " four times as long as that sync took: writing to a file that is being synced is slow.",
+        minimum=1,
+    )
     linger_ms: int = setting(
         100,
         help="Longest time written records wait for a sync: what power loss may take of records acknowledged with"
@@ -46,7 +51,8 @@ class LogSettings:
         minimum=0,
     )
     open_files: int = setting(
-        512,
-        help="Descriptors all segment files share; beyond it the least recently used one is closed.",
+        2_048,
+        help="Descriptors all segment files share; beyond it the least recently used one is closed. A partition that is"
+        " written to needs one.",
         minimum=8,
     )
