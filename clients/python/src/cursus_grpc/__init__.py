@@ -1,0 +1,29 @@
+"""The Cursus client for Python: producer, consumer and admin, each blocking and for asyncio.
+
+Blocking names are bare (`Producer`), their asyncio twins have the prefix `Async`. Exceptions are in `errors`, plain
+values in `types`, the testing kit in `testing`.
+"""
+
+from cursus_grpc._admin import AsyncAdmin
+from cursus_grpc._batch import AsyncDelivery, Delivery
+from cursus_grpc._producer import AsyncProducer
+from cursus_grpc.errors import CursusError
+from cursus_grpc.sync import Admin, Producer
+from cursus_grpc.types import BEGINNING, END, TLS, RecordMetadata, Timestamp, TopicConfig, TopicPartition
+
+__all__ = [
+    "BEGINNING",
+    "END",
+    "TLS",
+    "Admin",
+    "AsyncAdmin",
+    "AsyncDelivery",
+    "AsyncProducer",
+    "CursusError",
+    "Delivery",
+    "Producer",
+    "RecordMetadata",
+    "Timestamp",
+    "TopicConfig",
+    "TopicPartition",
+]

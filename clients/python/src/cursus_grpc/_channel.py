@@ -1,0 +1,226 @@
+"""Connections to the brokers: one channel an address, unary calls with deadlines, and finding one that answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, cast
+
+import grpc
+from google.protobuf.message import Message
+from grpc import ChannelConnectivity
+
+from cursus_grpc import _tls
+from cursus_grpc._retry import Backoff, Deadline
+from cursus_grpc._rpcs import Request, Response, Unary
+from cursus_grpc._status import from_rpc_error
+from cursus_grpc.errors import BrokerUnreachable, ClientClosed, CursusError, Refused
+from cursus_grpc.types import TLS
+
+MIB: Final = 1024 * 1024
+DEFAULT_PORT: Final = 50051
+
+_CONNECT_S: Final = 2.0
+"""How long one address may take to connect before the next one is tried."""
+
+_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
+    # Clients of one process do not share a connection: a slow consumer must not hold a producer back.
+    ("grpc.use_local_subchannel_pool", 1),
+    # The largest set a broker can be told to take (128 MiB) and its envelope.
+    ("grpc.max_receive_message_length", 160 * MIB),
+    ("grpc.max_send_message_length", 160 * MIB),
+    # Finds a peer that is gone without a word. Brokers allow a ping every 5 s.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # We pause between attempts ourselves, with jitter; gRPC's own pauses of up to two minutes come on top.
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.enable_retries", 0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    """Where the brokers are and how to speak to them."""
+
+    bootstrap: tuple[str, ...]
+    tls: TLS | None = None
+    client_id: str = "cursus-python"
+    request_timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.request_timeout_s <= 0:
+            raise ValueError(f"request_timeout_s must be positive, not {self.request_timeout_s}")
+
+
+def parse_bootstrap(addresses: str | Iterable[str]) -> tuple[str, ...]:
+    """Addresses as gRPC dials them, from `"a:1,b:2"` or a list. Raises ValueError.
+
+    >>> parse_bootstrap("localhost, [::1]:9, 10.0.0.1:50052")
+    ('localhost:50051', '[::1]:9', '10.0.0.1:50052')
+    """
+    parts = addresses.split(",") if isinstance(addresses, str) else list(addresses)
+    found = tuple(_with_port(part.strip()) for part in parts if part.strip())
+    if not found:
+        raise ValueError("no broker address given")
+    return found
+
+
+def _with_port(address: str) -> str:
+    host, colon, port = address.rpartition(":")
+    if not colon or address.endswith("]"):
+        return f"{address}:{DEFAULT_PORT}"
+    if not host or not port.isdigit() or int(port) > 65535 or (":" in host and not host.startswith("[")):
+        raise ValueError(f"{address!r} is not HOST:PORT; an IPv6 address needs brackets")
+    return address
+
+
+class Connections:
+    """The channels of one client. Lives on one event loop."""
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self.settings = settings
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._bootstrap = list(settings.bootstrap)
+        self._closed = False
+
+    def channel(self, address: str) -> grpc.aio.Channel:
+        """The channel to an address, made on first use. Raises ClientClosed, OSError for unreadable certificates."""
+        if self._closed:
+            raise ClientClosed("the client is closed")
+        found = self._channels.get(address)
+        if found is None:
+            found = self._channels[address] = self._open(address)
+        return found
+
+    def _open(self, address: str) -> grpc.aio.Channel:
+        tls, options = self.settings.tls, list(_OPTIONS)
+        if tls is None:
+            return grpc.aio.insecure_channel(address, options=options)
+        if tls.server_name is not None:
+            return grpc.aio.secure_channel(
+                address, _tls.credentials(tls), options=[*options, ("grpc.ssl_target_name_override", tls.server_name)]
+            )
+        return grpc.aio.secure_channel(address, _tls.credentials(tls), options=options)
+
+    async def close(self) -> None:
+        """Ends every call on every channel."""
+        self._closed = True
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            await channel.close()
+
+    async def call(
+        self,
+        method: Unary[Request, Response],
+        request: Request,
+        *,
+        timeout_s: float | None = None,
+        idempotent: bool = True,
+    ) -> Response:
+        """Call any broker, trying the bootstrap addresses in turn until the deadline (default: `request_timeout_s`).
+
+        A call that is not idempotent is not repeated once it may have reached a broker. Raises what the broker
+        refuses with; BrokerUnreachable or TlsFailed if none can be reached, DeadlineExceeded if one does not answer.
+        """
+        response, _ = await self.call_any(method, request, timeout_s=timeout_s, idempotent=idempotent)
+        return response
+
+    async def call_any(
+        self,
+        method: Unary[Request, Response],
+        request: Request,
+        *,
+        timeout_s: float | None = None,
+        idempotent: bool = True,
+    ) -> tuple[Response, str]:
+        """As `call`, and tells which address answered."""
+        deadline = Deadline(self.settings.request_timeout_s if timeout_s is None else timeout_s)
+        backoff = Backoff()
+        while True:
+            address = await self.reach(deadline)
+            try:
+                return await self._call_once(method, request, address, deadline), address
+            except CursusError as error:
+                repeatable = idempotent or (isinstance(error, Refused) and error.reason != "INTERNAL")
+                if not error.retriable or not repeatable:
+                    raise
+                pause_s = backoff.next_s()
+                if not deadline.within(pause_s):
+                    raise
+                self._prefer_others(address)
+                await asyncio.sleep(pause_s)
+
+    async def _call_once(
+        self, method: Unary[Request, Response], request: Request, address: str, deadline: Deadline
+    ) -> Response:
+        try:
+            return await method.on(self.channel(address))(request, timeout=deadline.left_s())
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+        except grpc.aio.UsageError as error:
+            raise ClientClosed("the client is closed") from error
+
+    async def reach(self, deadline: Deadline) -> str:
+        """A bootstrap address that a connection stands to. Raises TlsFailed, BrokerUnreachable at the deadline."""
+        backoff = Backoff()
+        while True:
+            for address in list(self._bootstrap):
+                left_s = deadline.left_s()
+                if await self.is_ready(address, _CONNECT_S if left_s is None else min(_CONNECT_S, left_s)):
+                    return address
+                if (failed := await _tls.explain(address, self.settings.tls)) is not None:
+                    raise failed
+                self._prefer_others(address)
+            pause_s = backoff.next_s()
+            if not deadline.within(pause_s):
+                raise BrokerUnreachable(f"no broker answers at {', '.join(self.settings.bootstrap)}")
+            await asyncio.sleep(pause_s)
+
+    async def is_ready(self, address: str, timeout_s: float) -> bool:
+        """Whether a connection stands, or comes to stand within the timeout. A refused one is False at once."""
+        channel = self.channel(address)
+        try:
+            async with asyncio.timeout(timeout_s):
+                state = channel.get_state(try_to_connect=True)
+                while state is not ChannelConnectivity.READY:
+                    if state is ChannelConnectivity.TRANSIENT_FAILURE:
+                        return False
+                    if state is ChannelConnectivity.SHUTDOWN:
+                        raise ClientClosed("the client is closed")
+                    await channel.wait_for_state_change(state)
+                    state = channel.get_state(try_to_connect=True)
+        except TimeoutError:
+            return False
+        except grpc.aio.UsageError as error:
+            raise ClientClosed("the client is closed") from error
+        return True
+
+    def _prefer_others(self, address: str) -> None:
+        """Try the address last from now on."""
+        if address in self._bootstrap:
+            self._bootstrap.remove(address)
+            self._bootstrap.append(address)
+
+
+async def write(call: grpc.aio.StreamStreamCall[bytes, Response], message: Message | bytes) -> None:
+    """Put a request on a stream. Raises BrokerUnreachable if the stream is over; reading it tells why."""
+    try:
+        await call.write(message if isinstance(message, bytes) else message.SerializeToString())
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
+        raise BrokerUnreachable("the stream ended") from error
+
+
+async def read(call: grpc.aio.StreamStreamCall[bytes, Response]) -> Response | None:
+    """The next answer on a stream, None at its orderly end. Raises what the broker ended it with."""
+    try:
+        message = await call.read()
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error) from error
+    except (asyncio.InvalidStateError, grpc.aio.UsageError) as error:
+        raise BrokerUnreachable("the stream ended") from error
+    return None if message is grpc.aio.EOF else cast("Response", message)
