@@ -82,7 +82,7 @@ def test_the_views_have_the_same_fields(opaque: Descriptor) -> None:
 def test_what_the_public_view_wrote_the_opaque_view_reads_and_writes_again(opaque: Descriptor) -> None:
     public = twin(opaque)
 
-    @settings(max_examples=60)
+    @settings(max_examples=40)
     @given(messages(public))
     def check(message: Message) -> None:
         seen = GetMessageClass(opaque).FromString(message.SerializeToString())
@@ -96,7 +96,7 @@ def test_what_the_public_view_wrote_the_opaque_view_reads_and_writes_again(opaqu
 def test_what_the_opaque_view_wrote_the_public_view_reads_and_writes_again(opaque: Descriptor) -> None:
     public = twin(opaque)
 
-    @settings(max_examples=60)
+    @settings(max_examples=40)
     @given(messages(opaque, encoded_twin))
     def check(message: Message) -> None:
         seen = GetMessageClass(public).FromString(message.SerializeToString())
