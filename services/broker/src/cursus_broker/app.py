@@ -28,6 +28,7 @@ from cursus_broker.rpc.consume import ConsumeServicer
 from cursus_broker.rpc.groups import GroupServicer
 from cursus_broker.rpc.publish import PublishServicer
 from cursus_broker.rpc.server import Server, Servicers
+from cursus_broker.rpc.streams import Stopping
 from cursus_broker.rpc.subscribe import SubscribeServicer
 from cursus_broker.rpc.topics import TopicServicer
 from cursus_broker.settings import BrokerSettings
@@ -101,7 +102,8 @@ async def serve(settings: BrokerSettings, stop: asyncio.Event, files: Files | No
                 _background(broker),
             ):
                 metrics_address = await _listen(metrics_server, settings.host, settings.metrics_port)
-                await server.start(_servicers(broker, grpc_port))
+                stopping = Stopping()
+                await server.start(_servicers(broker, grpc_port, stopping))
                 settle_memory()
                 health = Health(None, {"broker": "ready"})
                 announce_ready(grpc=(settings.host, grpc_port), health=health_address, metrics=metrics_address)
@@ -115,6 +117,8 @@ async def serve(settings: BrokerSettings, stop: asyncio.Event, files: Files | No
                 await stop.wait()
                 health = Health(NOT_LISTENING, {"broker": "stopping"})
                 log.info("broker.stopping", grace_ms=settings.grace_ms)
+                stopping.begin()
+                broker.catalog.end_waits()
                 await server.stop(settings.grace_ms / 1000)
     log.info("broker.stopped")
 
@@ -174,7 +178,7 @@ def _within_file_limit(settings: BrokerSettings) -> BrokerSettings:
     return replace(settings, log=replace(settings.log, open_files=open_files))
 
 
-def _servicers(broker: Broker, grpc_port: int) -> Servicers:
+def _servicers(broker: Broker, grpc_port: int, stopping: Stopping) -> Servicers:
     settings, catalog, metrics = broker.settings, broker.catalog, broker.metrics
     identity = Identity(
         broker_id=settings.broker_id,
@@ -186,9 +190,11 @@ def _servicers(broker: Broker, grpc_port: int) -> Servicers:
     limits, response_bytes = settings.publish, settings.consume.response_bytes
     return Servicers(
         topics=TopicServicer(catalog),
-        publish=PublishServicer(broker.publisher, limits.window_bytes, limits.max_batch_bytes, metrics.observe_publish),
-        consume=ConsumeServicer(catalog, response_bytes, metrics.delivered),
-        subscribe=SubscribeServicer(broker.coordinator, catalog, response_bytes, metrics.delivered),
+        publish=PublishServicer(
+            broker.publisher, limits.window_bytes, limits.max_batch_bytes, metrics.observe_publish, stopping
+        ),
+        consume=ConsumeServicer(catalog, response_bytes, metrics.delivered, stopping),
+        subscribe=SubscribeServicer(broker.coordinator, catalog, response_bytes, metrics.delivered, stopping),
         groups=GroupServicer(broker.coordinator, catalog),
         cluster=ClusterServicer(catalog, identity, settings.data_dir, limits.max_batch_bytes),
     )

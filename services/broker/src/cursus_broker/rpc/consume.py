@@ -12,15 +12,20 @@ from cursus_broker.errors import InvalidRequest
 from cursus_broker.log.api import Entry, Offset
 from cursus_broker.rpc.convert import fetch_part_from_proto, fetched_to_proto, place_from_proto
 from cursus_broker.rpc.guard import Stream
-from cursus_broker.rpc.streams import read_first, read_next
+from cursus_broker.rpc.streams import Stopping, read_first, read_next
 from cursus_broker.rpc.wire import consume_response, fetch_response
 from cursus_proto.v1 import consume_service_pb2 as pb
 
 
 class ConsumeServicer:
     def __init__(
-        self, catalog: Catalog, response_bytes: int, observe_delivery: Callable[[Sequence[Entry]], None]
+        self,
+        catalog: Catalog,
+        response_bytes: int,
+        observe_delivery: Callable[[Sequence[Entry]], None],
+        stopping: Stopping,
     ) -> None:
+        self._stopping = stopping
         self._catalog = catalog
         self._fetcher = Fetcher(catalog, response_bytes)
         self._response_bytes = response_bytes
@@ -68,12 +73,16 @@ class ConsumeServicer:
             credit.grant(start.grant.records, start.grant.bytes)
         response_bytes = min(start.max_response_bytes or self._response_bytes, self._response_bytes * 8)
         async with asyncio.TaskGroup() as tasks:
-            grants = tasks.create_task(_take_grants(stream, credit), name="consume-grants")
+            beside = (
+                tasks.create_task(_take_grants(stream, credit), name="consume-grants"),
+                tasks.create_task(self._stopping.refuse(), name="consume-stopping"),
+            )
             entries_of = follow(partition, begin, end, credit, response_bytes, self._observe_delivery)
             async with contextlib.aclosing(entries_of):
                 async for entries in entries_of:
                     await stream.write(consume_response(entries, partition.next_offset))
-            grants.cancel()
+            for part in beside:
+                part.cancel()
 
 
 async def _take_grants(stream: Stream, credit: Credit) -> None:

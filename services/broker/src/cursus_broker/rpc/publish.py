@@ -12,13 +12,13 @@ from typing import Final
 import structlog
 from google.rpc.status_pb2 import Status
 
-from cursus_broker.errors import CursusError, InvalidRequest
+from cursus_broker.errors import CursusError, InvalidRequest, ShuttingDown
 from cursus_broker.publish.acks import Receipt
 from cursus_broker.publish.publisher import Publisher
 from cursus_broker.rpc.convert import receipt_to_proto, submission_from_proto
 from cursus_broker.rpc.guard import Stream
 from cursus_broker.rpc.status import internal_status, to_status
-from cursus_broker.rpc.streams import read_first, read_next
+from cursus_broker.rpc.streams import Stopping, read_first, read_next
 from cursus_proto.internal.v1 import opaque_pb2
 from cursus_proto.v1 import publish_service_pb2 as pb
 
@@ -33,9 +33,15 @@ GATHER_OUTCOMES: Final = 64
 
 class PublishServicer:
     def __init__(
-        self, publisher: Publisher, window_bytes: int, max_batch_bytes: int, observe_latency: Callable[[float], None]
+        self,
+        publisher: Publisher,
+        window_bytes: int,
+        max_batch_bytes: int,
+        observe_latency: Callable[[float], None],
+        stopping: Stopping,
     ) -> None:
         self._publisher = publisher
+        self._stopping = stopping
         self._window_bytes = window_bytes
         self._max_batch_bytes = max_batch_bytes
         self._observe_latency = observe_latency
@@ -54,7 +60,7 @@ class PublishServicer:
                 opened=pb.PublishStreamOpened(window_bytes=self._window_bytes, max_batch_bytes=self._max_batch_bytes)
             )
         )
-        await _PublishStream(stream, self._publisher, self._window_bytes, self._observe_latency).run()
+        await _PublishStream(stream, self._publisher, self._window_bytes, self._observe_latency, self._stopping).run()
 
 
 @dataclass(slots=True)
@@ -71,27 +77,51 @@ class _PublishStream:
     """One publish stream: a reader that appends, and an answerer that keeps the order."""
 
     def __init__(
-        self, stream: Stream, publisher: Publisher, window_bytes: int, observe_latency: Callable[[float], None]
+        self,
+        stream: Stream,
+        publisher: Publisher,
+        window_bytes: int,
+        observe_latency: Callable[[float], None],
+        stopping: Stopping,
     ) -> None:
         self._stream = stream
+        self._stopping = stopping
         self._publisher = publisher
         self._window_bytes = window_bytes
         self._observe_latency = observe_latency
         self._unanswered: deque[_Unanswered] = deque()
         self._unanswered_bytes = 0
         self._ended = False
+        self._is_reading = False
+        self._refuse_more = False
         self._work = asyncio.Event()
         self._room = asyncio.Event()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._answer_all(), name="publish-answers")
-            await self._append_all()
+            appending = tasks.create_task(self._append_all(), name="publish-appends")
+            stopping = tasks.create_task(self._stopping.wait(), name="publish-stopping")
+            await asyncio.wait((appending, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not appending.done():
+                # What was read is appended and answered; what was not read was never accepted.
+                self._refuse_more = True
+                if self._is_reading:
+                    appending.cancel()
+                await asyncio.wait((appending,))
+            stopping.cancel()
             self._ended = True
             self._work.set()
+        if self._refuse_more:
+            raise ShuttingDown
 
     async def _append_all(self) -> None:
-        while (request := await read_next(self._stream, opaque_pb2.PublishStreamRequest)) is not None:
+        while not self._refuse_more:
+            self._is_reading = True
+            request = await read_next(self._stream, opaque_pb2.PublishStreamRequest)
+            self._is_reading = False
+            if request is None:
+                return
             if request.WhichOneof("request") != "publish":
                 raise InvalidRequest("after open, a publish stream takes only publish")
             self._unanswered.append(await self._append(request.publish))

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TypeVar
 
 import grpc
 
-from cursus_broker.errors import InvalidRequest
+from cursus_broker.errors import InvalidRequest, ShuttingDown
 from cursus_broker.rpc.guard import Stream, Undecodable
 from cursus_proto.internal.v1.opaque_pb2 import PublishStreamRequest
 from cursus_proto.v1.consume_service_pb2 import ConsumeRequest, SubscribeRequest
+
+
+class Stopping:
+    """Tells open streams that the broker is about to stop, so that they end by themselves and not with the grace."""
+
+    def __init__(self) -> None:
+        self._begun = asyncio.Event()
+
+    def begin(self) -> None:
+        self._begun.set()
+
+    async def wait(self) -> None:
+        await self._begun.wait()
+
+    async def refuse(self) -> None:
+        """A part of a stream that has nothing left to do once the broker stops. Raises ShuttingDown then."""
+        await self._begun.wait()
+        raise ShuttingDown
+
 
 Message = TypeVar("Message", PublishStreamRequest, ConsumeRequest, SubscribeRequest)
 

@@ -18,7 +18,7 @@ from cursus_broker.rpc.convert import partitions_to_proto, place_from_proto
 from cursus_broker.rpc.groups import commits_from_proto, join_request, results_to_proto
 from cursus_broker.rpc.guard import Stream
 from cursus_broker.rpc.status import to_status
-from cursus_broker.rpc.streams import read_first, read_next
+from cursus_broker.rpc.streams import Stopping, read_first, read_next
 from cursus_broker.rpc.wire import subscribe_response
 from cursus_broker.topics.catalog import Catalog
 from cursus_broker.topics.partition import Partition
@@ -69,7 +69,9 @@ class SubscribeServicer:
         catalog: Catalog,
         response_bytes: int,
         observe_delivery: Callable[[Sequence[Entry]], None],
+        stopping: Stopping,
     ) -> None:
+        self._stopping = stopping
         self._coordinator = coordinator
         self._catalog = catalog
         self._response_bytes = response_bytes
@@ -112,14 +114,14 @@ class SubscribeServicer:
         finally:
             self._open.leave(group, member_id, subscription)
 
-    @staticmethod
-    async def _run(stream: Stream, subscription: Subscription, credit: Credit, outbox: _StreamOutbox) -> None:
+    async def _run(self, stream: Stream, subscription: Subscription, credit: Credit, outbox: _StreamOutbox) -> None:
         """Until the member closes its side. A failure of any part ends them all."""
         async with asyncio.TaskGroup() as tasks:
             parts = [
                 tasks.create_task(subscription.watch(), name="subscription-watch"),
                 tasks.create_task(subscription.deliver(), name="subscription-deliver"),
                 tasks.create_task(subscription.until_superseded(), name="subscription-superseded"),
+                tasks.create_task(self._stopping.refuse(), name="subscription-stopping"),
             ]
             while (request := await read_next(stream, SubscribeRequest)) is not None:
                 await _serve(request, subscription, credit, outbox)

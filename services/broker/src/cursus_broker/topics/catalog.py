@@ -223,12 +223,16 @@ class Catalog:
             for stored in snapshot.topics:
                 tasks.create_task(open_topic(stored))
 
+    def end_waits(self) -> None:
+        """Let nobody wait for records any more: the broker is about to stop."""
+        for topic in self._topics.values():
+            for partition in topic.healthy():
+                partition.tail.close(ShuttingDown())
+
     async def close(self) -> None:
-        """Fail the readers, remember the producers, close the logs. Publishing must have stopped."""
+        """End the waits, remember the producers, forget the topics. Publishing must have stopped."""
         async with self._changing:
-            for topic in self._topics.values():
-                for partition in topic.healthy():
-                    partition.tail.close(ShuttingDown())
+            self.end_waits()
             await self.save_ledgers(min_appended_bytes=1)
             self._topics.clear()
 
