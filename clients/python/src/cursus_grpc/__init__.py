@@ -6,9 +6,11 @@ values in `types`, the testing kit in `testing`.
 
 from cursus_grpc._admin import AsyncAdmin
 from cursus_grpc._batch import AsyncDelivery, Delivery
+from cursus_grpc._consumer import AsyncConsumer
 from cursus_grpc._producer import AsyncProducer
+from cursus_grpc._records import Record
 from cursus_grpc.errors import CursusError
-from cursus_grpc.sync import Admin, Producer
+from cursus_grpc.sync import Admin, Consumer, Producer
 from cursus_grpc.types import BEGINNING, END, TLS, RecordMetadata, Timestamp, TopicConfig, TopicPartition
 
 __all__ = [
@@ -17,11 +19,14 @@ __all__ = [
     "TLS",
     "Admin",
     "AsyncAdmin",
+    "AsyncConsumer",
     "AsyncDelivery",
     "AsyncProducer",
+    "Consumer",
     "CursusError",
     "Delivery",
     "Producer",
+    "Record",
     "RecordMetadata",
     "Timestamp",
     "TopicConfig",

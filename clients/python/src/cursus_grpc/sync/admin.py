@@ -69,9 +69,7 @@ class Admin:
     def describe_topic(self, name: str) -> TopicDescription:
         return self._run(self._admin.describe_topic(name))
 
-    def update_topic(
-        self, name: str, config: TopicConfig | None = None, reset_fields: Sequence[str] = ()
-    ) -> TopicInfo:
+    def update_topic(self, name: str, config: TopicConfig | None = None, reset_fields: Sequence[str] = ()) -> TopicInfo:
         return self._run(self._admin.update_topic(name, config, reset_fields))
 
     def add_partitions(self, name: str, partitions: int) -> TopicInfo:

@@ -1,0 +1,488 @@
+"""What both consumers share: assignment, reading, seeking, committing. The faces add how an application waits and how
+its callbacks are called."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, TypedDict
+
+from cursus_grpc import _convert, _rpcs
+from cursus_grpc._admin import raise_refused
+from cursus_grpc._channel import MIB, Connections, ConnectionSettings
+from cursus_grpc._membership import Membership, MembershipSettings
+from cursus_grpc._metadata import ClusterView
+from cursus_grpc._partition_stream import PartitionStream
+from cursus_grpc._reading import UNKNOWN, Chunk, Event, Failure, Inbox, Reading, Rebalance, hand_out, unfinished
+from cursus_grpc._records import Record
+from cursus_grpc._retry import Deadline
+from cursus_grpc.errors import CommitFailed, CursusError, DeadlineExceeded, NoCommittedOffset, OffsetOutOfRange
+from cursus_grpc.types import (
+    BEGINNING,
+    END,
+    TLS,
+    CommittedOffset,
+    OffsetAndMetadata,
+    Place,
+    Reset,
+    Strategy,
+    TopicPartition,
+)
+from cursus_proto.v1 import group_service_pb2 as group_pb
+from cursus_proto.v1 import topic_service_pb2 as topic_pb
+
+_log = logging.getLogger("cursus_grpc")
+
+CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], CursusError | None], object]
+"""Told how a commit went: what was to be committed, and why it was not."""
+
+# Below this a partition's share of the prefetch bound would not hold one ordinary batch.
+_MIN_WINDOW_BYTES: Final = 64 * 1024
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """Keyword arguments of both consumers. `ConsumerSettings` has their meaning and defaults."""
+
+    group: str | None
+    reset: Reset
+    auto_commit: bool
+    auto_commit_interval_ms: float
+    prefetch_bytes: int
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    strategy: Strategy | None
+    instance_id: str
+    client_id: str
+    request_timeout_s: float
+    tls: TLS | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """How a consumer works. Raises ValueError for what makes no sense."""
+
+    group: str | None = None
+    reset: Reset = "earliest"
+    """Where to begin in a partition for which the group has committed nothing, or whose offset is not retained."""
+    auto_commit: bool = True
+    """Commit what was processed: at the interval, before partitions are given away, and on closing. Needs a group."""
+    auto_commit_interval_ms: float = 5_000.0
+    prefetch_bytes: int = 16 * MIB
+    """Bytes received and not handed out yet. Exceeded by at most one response of the broker."""
+    session_timeout_ms: int = 30_000
+    """How long the group waits for a member whose connection broke."""
+    rebalance_timeout_ms: int = 10_000
+    """How long the application may take to come back for more records before a partition is taken from it."""
+    strategy: Strategy | None = None
+    """How the group shares partitions. None: as it does already, `modulo` for a new group."""
+    instance_id: str = ""
+    """Static membership: a consumer that comes back under this name keeps its partitions."""
+    client_id: str = "cursus-python"
+    request_timeout_s: float = 30.0
+    tls: TLS | None = None
+
+    def __post_init__(self) -> None:
+        if self.reset not in ("earliest", "latest", "error"):
+            raise ValueError(f"reset is 'earliest', 'latest' or 'error', not {self.reset!r}")
+        if self.strategy is not None and self.strategy not in _convert.STRATEGIES:
+            raise ValueError(f"strategy is one of {', '.join(_convert.STRATEGIES)}, not {self.strategy!r}")
+        if self.auto_commit_interval_ms <= 0 or self.prefetch_bytes < 1 or self.request_timeout_s <= 0:
+            raise ValueError("auto_commit_interval_ms, prefetch_bytes and request_timeout_s must be positive")
+        if self.group == "":
+            raise ValueError("group must not be empty")
+
+
+class ConsumerCore:
+    """Made and used on one event loop. Only `inbox.attention` and the readings' positions are looked at elsewhere."""
+
+    def __init__(self, bootstrap: tuple[str, ...], settings: ConsumerSettings) -> None:
+        self.settings = settings
+        self.inbox = Inbox()
+        self.assignment: dict[TopicPartition, Reading] = {}
+        """What the application reads, as far as it has been told."""
+        self._connections = Connections(
+            ConnectionSettings(bootstrap, settings.tls, settings.client_id, settings.request_timeout_s)
+        )
+        self._cluster = ClusterView(self._connections)
+        self._membership: Membership | None = None
+        self._streams: dict[TopicPartition, PartitionStream] = {}
+        self._ranges: set[RangeReader] = set()
+        self._in_hand: list[Reading] = []
+        self._committing = asyncio.Lock()
+        self._auto_commit: asyncio.Task[None] | None = None
+        self._commits: set[asyncio.Task[None]] = set()
+
+    # What to read
+
+    async def subscribe(self, topics: Iterable[str], pattern: str) -> None:
+        """Join the group. Raises ValueError."""
+        settings = self.settings
+        names = [topics] if isinstance(topics, str) else list(topics)
+        if settings.group is None:
+            raise ValueError("to subscribe a consumer needs a group; `assign` does without")
+        if not names and not pattern:
+            raise ValueError("subscribe to at least one topic or a pattern")
+        self._require_unused()
+        self._membership = Membership(
+            MembershipSettings(
+                group=settings.group,
+                topics=names,
+                pattern=pattern,
+                instance_id=settings.instance_id,
+                client_id=settings.client_id,
+                strategy=settings.strategy,
+                session_timeout_ms=settings.session_timeout_ms,
+                rebalance_timeout_ms=settings.rebalance_timeout_ms,
+                reset=settings.reset,
+                prefetch_bytes=settings.prefetch_bytes,
+            ),
+            self.inbox,
+            self._connections,
+            self._committed_offset,
+            self._detach,
+        )
+        self._start_auto_commit()
+
+    async def assign(self, partitions: Mapping[TopicPartition, Place | None]) -> None:
+        """Read these partitions, instead of those assigned before, each from its place or, where that is None, from
+        where the group left off or the reset policy says. Raises ValueError, NoCommittedOffset."""
+        if self._membership is not None:
+            raise ValueError("a consumer that subscribed is assigned its partitions by the group")
+        await self._let_go(list(self.assignment.values()))
+        unplaced = [place for place, start in partitions.items() if start is None]
+        left_off = await self._starts_without_place(unplaced)
+        for place, start in partitions.items():
+            self.assignment[place] = Reading(place)
+            self._read(self.assignment[place], left_off[place] if start is None else start, len(partitions))
+        self._start_auto_commit()
+
+    def _require_unused(self) -> None:
+        if self._membership is not None or self.assignment:
+            raise ValueError("the consumer has its partitions already")
+
+    async def _starts_without_place(self, places: list[TopicPartition]) -> dict[TopicPartition, Place]:
+        committed: dict[TopicPartition, CommittedOffset] = {}
+        if places and self.settings.group is not None:
+            committed = await self.committed(places)
+        starts: dict[TopicPartition, Place] = {}
+        for place in places:
+            found = committed.get(place)
+            if found is not None and found.offset is not None:
+                starts[place] = found.offset
+            elif self.settings.reset == "error":
+                raise NoCommittedOffset(place)
+            else:
+                starts[place] = END if self.settings.reset == "latest" else BEGINNING
+        return starts
+
+    def _read(self, reading: Reading, start: Place, sharers: int) -> PartitionStream:
+        """Open the partition's own stream."""
+        window = max(_MIN_WINDOW_BYTES, self.settings.prefetch_bytes // max(1, sharers))
+        stream = self._streams[reading.place] = PartitionStream(
+            reading,
+            start,
+            self.inbox,
+            self._connections,
+            self._cluster,
+            window_bytes=window,
+            reset=self.settings.reset,
+        )
+        return stream
+
+    def _detach(self) -> None:
+        """Read the group's partitions over streams of their own, from where the application is."""
+        if self._membership is None or self._membership.detached:
+            return
+        self._membership.detach()
+        for reading in self.assignment.values():
+            if not reading.gone:
+                reading.refetch()
+                self._read(reading, reading.position, len(self.assignment))
+        self.inbox.look_again()
+
+    # Handing out
+
+    async def take(self, previous: Chunk | None, deadline: Deadline) -> Event | Chunk | None:
+        """What is next for the application. `previous` is what it was given last. Everything handed out before counts
+        as processed, since the application has come back for more."""
+        for reading in self._in_hand:
+            reading.safe = reading.position
+        self._in_hand.clear()
+        if previous is not None and unfinished(previous):
+            self.inbox.put_back(previous)
+        found = await self.inbox.take(deadline)
+        if isinstance(found, Chunk):
+            self._in_hand.append(found.reading)
+        return found
+
+    async def take_more(self) -> Chunk | None:
+        """Another chunk to be handed out together with the last one, if it is there and nothing else comes first."""
+        found = None if self.inbox.attention else self.inbox.take_chunk()
+        if found is not None:
+            self._in_hand.append(found.reading)
+        return found
+
+    async def prepare(self, rebalance: Rebalance) -> None:
+        """After the application has let go of what it lost, and before it is told what it gets."""
+        if self.settings.auto_commit and rebalance.revoked:
+            await self._commit_safe(rebalance.revoked)
+        await self._let_go([*rebalance.revoked, *rebalance.lost])
+        assigned = [reading for reading in rebalance.assigned if not reading.gone]
+        for reading in assigned:
+            self.assignment[reading.place] = reading
+        if self.settings.reset == "error":
+            await self._check_committed(assigned)
+
+    async def finish(self, rebalance: Rebalance) -> None:
+        """After the application was told of everything."""
+        assert self._membership is not None
+        if self._membership.detached:
+            for reading in rebalance.assigned:
+                if not reading.gone and reading.place not in self._streams:
+                    self._read(reading, reading.position, len(self.assignment))
+        self._membership.acknowledge(rebalance)
+
+    async def _check_committed(self, readings: list[Reading]) -> None:
+        if not readings:
+            return
+        committed = await self.committed([reading.place for reading in readings])
+        for reading in readings:
+            offset = committed[reading.place].offset
+            if offset is None:
+                self.inbox.put_event(Failure(NoCommittedOffset(reading.place)))
+            elif offset != reading.position:
+                message = f"offset {offset} of {reading.place} is not retained"
+                self.inbox.put_event(Failure(OffsetOutOfRange(message, {"requested": str(offset)})))
+            else:
+                continue
+            reading.paused = True
+            self._detach()
+
+    async def _let_go(self, readings: list[Reading]) -> None:
+        for reading in readings:
+            reading.gone = True
+            if self.assignment.get(reading.place) is reading:
+                del self.assignment[reading.place]
+            if (stream := self._streams.pop(reading.place, None)) is not None:
+                await stream.close()
+        self.inbox.drop_void()
+
+    # Places
+
+    def reading(self, place: TopicPartition) -> Reading:
+        """Raises ValueError for a partition that is not assigned."""
+        found = self.assignment.get(TopicPartition(*place))
+        if found is None:
+            raise ValueError(f"{place[0]}[{place[1]}] is not assigned to this consumer")
+        return found
+
+    async def seek(self, place: TopicPartition, to: Place) -> None:
+        """Raises ValueError for a partition that is not assigned, DeadlineExceeded."""
+        reading = self.reading(place)
+        self._detach()
+        if (stream := self._streams.pop(reading.place, None)) is not None:
+            await stream.close()
+        reading.jump(to if isinstance(to, int) else UNKNOWN)
+        reading.paused = False
+        self.inbox.drop_void()
+        self.inbox.look_again()
+        stream = self._read(reading, to, len(self.assignment))
+        if reading.position == UNKNOWN:
+            await self._until_started(stream)
+
+    async def _until_started(self, stream: PartitionStream) -> None:
+        try:
+            async with asyncio.timeout(self.settings.request_timeout_s):
+                await stream.started.wait()
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"the position in {stream.reading.place} is not known yet") from error
+
+    async def pause(self, places: Iterable[TopicPartition]) -> None:
+        """Raises ValueError for a partition that is not assigned."""
+        for reading in [self.reading(place) for place in places]:
+            reading.paused = True
+        self._detach()
+        self.inbox.look_again()
+
+    async def resume(self, places: Iterable[TopicPartition]) -> None:
+        """Raises ValueError for a partition that is not assigned."""
+        for reading in [self.reading(place) for place in places]:
+            reading.paused = False
+        self.inbox.look_again()
+
+    async def position(self, place: TopicPartition) -> int:
+        """Raises ValueError for a partition that is not assigned, DeadlineExceeded."""
+        reading = self.reading(place)
+        if reading.position == UNKNOWN:
+            await self._until_started(self._streams[reading.place])
+        return reading.position
+
+    async def lag(self, place: TopicPartition) -> int:
+        """Raises ValueError for a partition that is not assigned, and what calls raise."""
+        position = await self.position(place)
+        return max(0, await self.end_offset(place) - position)
+
+    async def end_offset(self, place: TopicPartition) -> int:
+        request = topic_pb.ListOffsetsRequest(topic=place[0], partitions=[place[1]], at=_convert.place_to_proto(END))
+        return (await self._connections.call(_rpcs.LIST_OFFSETS, request)).offsets[0].offset
+
+    async def open_range(self, place: TopicPartition, start: Place, end_offset: int | None) -> RangeReader:
+        """Read one partition from a place up to an offset (None: the end as it is now), beside everything else."""
+        inbox = Inbox()
+        stream = PartitionStream(
+            Reading(place),
+            start,
+            inbox,
+            self._connections,
+            self._cluster,
+            window_bytes=self.settings.prefetch_bytes,
+            reset="error",
+            end_offset=await self.end_offset(place) if end_offset is None else end_offset,
+        )
+        self._ranges.add(reader := RangeReader(inbox, stream))
+        return reader
+
+    async def close_range(self, reader: RangeReader) -> None:
+        self._ranges.discard(reader)
+        await reader.stream.close()
+
+    # Commits
+
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Where the application is: the offsets after what it was handed out last."""
+        return {
+            place: OffsetAndMetadata(reading.position)
+            for place, reading in self.assignment.items()
+            if reading.position != UNKNOWN
+        }
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Raises CommitFailed, ValueError without a group, and what calls raise."""
+        if self.settings.group is None:
+            raise ValueError("to commit a consumer needs a group")
+        if not offsets:
+            return
+        member = self._membership
+        # One at a time: a commit that overtook an older one would make that one a step back.
+        async with self._committing:
+            request = group_pb.CommitOffsetsRequest(
+                group=self.settings.group,
+                member_id=member.member_id if member is not None else "",
+                generation=member.generation if member is not None else 0,
+                offsets=_convert.commits_to_proto(offsets),
+            )
+            raise_refused(await self._connections.call(_rpcs.COMMIT_OFFSETS, request))
+        for place, one in offsets.items():
+            if (reading := self.assignment.get(place)) is not None:
+                reading.committed = one.offset
+
+    async def commit_soon(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
+    ) -> None:
+        """Commit in the background; `callback(offsets, error)` is called on the event loop."""
+
+        async def run() -> None:
+            error: CursusError | None = None
+            try:
+                await self.commit(offsets)
+            except CursusError as refused:
+                error = refused
+                _log.warning("commit failed: %s", refused)
+            if callback is not None:
+                callback(offsets, error)
+
+        task = asyncio.create_task(run(), name="cursus-commit")
+        self._commits.add(task)
+        task.add_done_callback(self._commits.discard)
+
+    async def committed(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
+        """What the group has committed for these partitions. Raises ValueError without a group."""
+        if self.settings.group is None:
+            raise ValueError("a consumer without a group has committed nothing")
+        request = group_pb.FetchOffsetsRequest(group=self.settings.group)
+        for topic, partition in places:
+            request.partitions.add(topic=topic, partition=partition)
+        return _convert.committed_from_proto(await self._connections.call(_rpcs.FETCH_OFFSETS, request))
+
+    async def _committed_offset(self, place: TopicPartition) -> int | None:
+        return (await self.committed([place]))[place].offset
+
+    def _start_auto_commit(self) -> None:
+        if self.settings.auto_commit and self.settings.group is not None and self._auto_commit is None:
+            self._auto_commit = asyncio.create_task(self._commit_now_and_then(), name="cursus-auto-commit")
+
+    async def _commit_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.auto_commit_interval_ms / 1000)
+            await self._commit_safe(list(self.assignment.values()))
+
+    async def _commit_safe(self, readings: Iterable[Reading]) -> None:
+        """Commit what was processed, as far as it is new. A failure is logged: the next time may succeed, and if not,
+        records come again, which at-least-once allows."""
+        offsets = {
+            reading.place: OffsetAndMetadata(reading.safe)
+            for reading in readings
+            if reading.safe not in (UNKNOWN, reading.committed)
+        }
+        try:
+            await self.commit(offsets)
+        except CommitFailed as error:
+            _log.warning("auto commit refused: %s", error)
+        except CursusError as error:
+            _log.warning("auto commit failed: %s", error)
+
+    # The end
+
+    async def close(self, timeout_s: float, *, all_processed: bool) -> None:
+        """Commit, leave the group, let go. With `all_processed` also what was handed out last counts as processed."""
+        deadline = Deadline(timeout_s)
+        if self._auto_commit is not None:
+            self._auto_commit.cancel()
+            await asyncio.gather(self._auto_commit, return_exceptions=True)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*self._commits, return_exceptions=True)
+                if self._auto_commit is not None:
+                    if all_processed:
+                        for reading in self.assignment.values():
+                            reading.safe = reading.position
+                    await self._commit_safe([one for one in self.assignment.values() if not one.gone])
+        except TimeoutError:
+            _log.warning("the last commit did not end in time")
+        for task in self._commits:
+            task.cancel()
+        if self._membership is not None:
+            await self._membership.leave(deadline.left_s() or 0.0)
+        for stream in [*self._streams.values(), *(reader.stream for reader in self._ranges)]:
+            await stream.close()
+        await self._connections.close()
+
+
+class RangeReader:
+    """A bounded read of one partition."""
+
+    def __init__(self, inbox: Inbox, stream: PartitionStream) -> None:
+        self.inbox = inbox
+        self.stream = stream
+        self._chunk: Chunk | None = None
+
+    async def next_chunk(self) -> Chunk | None:
+        """None at the end. Raises what keeps the partition from being read."""
+        if self._chunk is not None and unfinished(self._chunk):
+            self.inbox.put_back(self._chunk)
+        found = await self.inbox.take(Deadline(None), self.stream.ended)
+        if isinstance(found, Failure):
+            raise found.error
+        self._chunk = found if isinstance(found, Chunk) else None
+        return self._chunk
+
+    def hand_out(self, chunk: Chunk) -> Iterator[Record]:
+        """The chunk's records within the range."""
+        end_offset = self.stream.end_offset
+        for record in hand_out(chunk, self.inbox):
+            if end_offset is not None and record.offset >= end_offset:
+                chunk.batches.clear()
+                return
+            yield record

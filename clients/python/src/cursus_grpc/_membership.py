@@ -1,0 +1,251 @@
+"""A member of a consumer group over one Subscribe stream after another.
+
+The stream tells assignments and, by default, brings the batches. A consumer that seeks or pauses reads its partitions
+over streams of their own instead, because a subscription has one credit and one order for all of them; the
+subscription is then kept without further credit, for the assignments alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+
+from cursus_grpc._channel import Connections, read, write
+from cursus_grpc._convert import STRATEGIES, place_to_proto
+from cursus_grpc._partition_stream import Credit, exchange, skipped
+from cursus_grpc._reading import Chunk, Failure, Inbox, Reading, Rebalance
+from cursus_grpc._records import next_offset, payload_bytes
+from cursus_grpc._retry import Backoff, Deadline
+from cursus_grpc._rpcs import SUBSCRIBE
+from cursus_grpc._status import from_status
+from cursus_grpc.errors import BrokerUnreachable, CursusError, MemberNotFound, NotFound
+from cursus_grpc.types import BEGINNING, END, Reset, Strategy, TopicPartition
+from cursus_proto.internal.v1.opaque_pb2 import SubscribedBatches, SubscribeResponse
+from cursus_proto.v1 import consume_service_pb2 as pb
+from cursus_proto.v1.group_service_pb2 import ASSIGNMENT_STRATEGY_UNSPECIFIED
+from cursus_proto.v1.records_pb2 import FlowGrant
+
+_log = logging.getLogger("cursus_grpc")
+
+# The least credit there is: it lets one response through, and then nothing.
+_NO_CREDIT: Final = FlowGrant(bytes=1)
+
+SubscribeCall = grpc.aio.StreamStreamCall[bytes, SubscribeResponse]
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipSettings:
+    group: str
+    topics: Sequence[str]
+    pattern: str
+    instance_id: str
+    client_id: str
+    strategy: Strategy | None
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    reset: Reset
+    prefetch_bytes: int
+
+
+class Membership:
+    """Keeps the consumer in its group until it leaves. Lives on one event loop."""
+
+    def __init__(
+        self,
+        settings: MembershipSettings,
+        inbox: Inbox,
+        connections: Connections,
+        committed: Callable[[TopicPartition], Awaitable[int | None]],
+        fill_gap: Callable[[], None],
+    ) -> None:
+        """`committed` looks up what the group has committed; `fill_gap` is called where a resumed subscription does not
+        bring everything, and is to read the partitions by other means."""
+        self.member_id = ""
+        self.generation = 0
+        self.detached = False
+        """Whether the partitions are read over streams of their own."""
+        self._settings = settings
+        self._inbox = inbox
+        self._connections = connections
+        self._committed = committed
+        self._fill_gap = fill_gap
+        self._owned: dict[TopicPartition, Reading] = {}
+        self._credit = Credit(settings.prefetch_bytes)
+        self._outgoing: deque[pb.SubscribeRequest] = deque()
+        self._has_outgoing = asyncio.Event()
+        self._stream = 0
+        self._stands = False
+        self._leaving = False
+        self._task = asyncio.create_task(self._run(), name=f"cursus-member-{settings.group}")
+
+    def detach(self) -> None:
+        """Take no more batches from the subscription. The caller reads the partitions itself from now on."""
+        self.detached = True
+
+    def give_back(self, size: int) -> None:
+        if not self.detached:
+            self._credit.give_back(size)
+
+    def acknowledge(self, rebalance: Rebalance) -> None:
+        """The application has taken note of a rebalance and let go of what it lost."""
+        if rebalance.stream == self._stream:
+            ack = pb.AssignmentAck(generation=rebalance.generation)
+            self._outgoing.append(pb.SubscribeRequest(assignment_ack=ack))
+            self._has_outgoing.set()
+
+    async def leave(self, timeout_s: float) -> None:
+        """Leave the group, or with an instance id only stop. Waits for the broker to confirm, within the timeout; after
+        it the session timeout does the rest."""
+        # Not by cancelling what reads or writes the stream: gRPC then cancels the stream itself, which is no leaving.
+        self._leaving = True
+        self._has_outgoing.set()
+        if self._stands:
+            await asyncio.wait([self._task], timeout=timeout_s)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        backoff = Backoff()
+        while not self._leaving:
+            try:
+                await self._session(backoff)
+            except MemberNotFound:
+                self.member_id = ""  # the session ended; the next one begins as somebody new
+            except CursusError as error:
+                if not error.retriable or self._stream == 0:
+                    # The first failure to join is told, because it may be a wrong address; later ones are waited out.
+                    self._inbox.put_event(Failure(error))
+                if not error.retriable:
+                    return
+                _log.warning("group %s: %s; trying again", self._settings.group, error)
+            await asyncio.sleep(backoff.next_s())
+
+    async def _session(self, backoff: Backoff) -> None:
+        timeout_s = self._connections.settings.request_timeout_s
+        address = await self._connections.reach(Deadline(timeout_s))
+        call = SUBSCRIBE.on(self._connections.channel(address))()
+        sending: asyncio.Task[None] | None = None
+        try:
+            response = await exchange(call, pb.SubscribeRequest(start=self._start()), timeout_s)
+            if response.WhichOneof("response") != "started":
+                raise BrokerUnreachable(f"{address} does not begin with `started`")
+            self.member_id, self.generation = response.started.member_id, response.started.generation
+            self._stream += 1
+            self._outgoing.clear()
+            self._stands = True
+            backoff.reset()
+            sending = asyncio.create_task(self._send(call), name="cursus-member-send")
+            resumed = True
+            while (message := await read(call)) is not None:
+                if message.WhichOneof("response") == "assignment":
+                    await self._assign(message.assignment, resumed)
+                    resumed = False
+                elif message.WhichOneof("response") == "batches":
+                    self._receive(message.batches)
+            if not self._leaving:
+                raise BrokerUnreachable(f"{address} ended the stream")
+        finally:
+            self._stands = False
+            call.cancel()
+            if sending is not None:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+
+    def _start(self) -> pb.SubscribeStart:
+        settings = self._settings
+        strategy = STRATEGIES[settings.strategy] if settings.strategy is not None else ASSIGNMENT_STRATEGY_UNSPECIFIED
+        return pb.SubscribeStart(
+            group=settings.group,
+            topics=settings.topics,
+            topic_pattern=settings.pattern,
+            member_id=self.member_id,
+            instance_id=settings.instance_id,
+            client_id=settings.client_id,
+            strategy=strategy,
+            session_timeout_ms=settings.session_timeout_ms,
+            rebalance_timeout_ms=settings.rebalance_timeout_ms,
+            start_without_commit=place_to_proto(END if settings.reset == "latest" else BEGINNING),
+            grant=_NO_CREDIT if self.detached else self._credit.initial(),
+        )
+
+    async def _send(self, call: SubscribeCall) -> None:
+        granting = asyncio.create_task(self._grant(), name="cursus-member-grant")
+        try:
+            while True:
+                while self._outgoing:
+                    await write(call, self._outgoing.popleft())
+                if self._leaving:
+                    await call.done_writing()
+                    return
+                self._has_outgoing.clear()
+                await self._has_outgoing.wait()
+        except BrokerUnreachable:
+            return  # whoever reads the stream learns why it ended
+        finally:
+            granting.cancel()
+
+    async def _grant(self) -> None:
+        while True:
+            self._outgoing.append(pb.SubscribeRequest(grant=await self._credit.next_grant()))
+            self._has_outgoing.set()
+
+    async def _assign(self, assignment: pb.SubscribeAssignment, resumed: bool) -> None:
+        """Put a change of ownership into the inbox. `resumed`: the first one on this stream."""
+        self.generation = assignment.generation
+        starts = {TopicPartition(one.topic, one.partition): one.start_offset for one in assignment.partitions}
+        gone = [reading for place, reading in self._owned.items() if place not in starts]
+        for reading in gone:
+            reading.gone = True
+            del self._owned[reading.place]
+        if resumed:
+            for place, reading in self._owned.items():
+                await self._resume(reading, starts[place])
+        assigned = [Reading(place, start) for place, start in starts.items() if place not in self._owned]
+        for reading in assigned:
+            self._owned[reading.place] = reading
+        # On a new stream nobody asked us to let go: what is missing was taken away in our absence.
+        revoked, lost = ([], gone) if resumed else (gone, [])
+        self._inbox.put_event(Rebalance(assignment.generation, self._stream, revoked, lost, assigned))
+        self._inbox.drop_void()
+
+    async def _resume(self, reading: Reading, start_offset: int) -> None:
+        """Go on after a broken stream. The subscription begins at the committed offset again; what was received
+        already is skipped on arrival. Where it begins beyond that, the group may have gone on without us, or nothing
+        was committed and the reset policy skips what we have not seen: then the partition's own stream fills the gap.
+        """
+        if self.detached or start_offset <= reading.fetched:
+            return
+        committed = await self._committed(reading.place)
+        if committed is not None and committed >= start_offset:
+            reading.jump(start_offset)
+        else:
+            self._fill_gap()
+
+    def _receive(self, message: SubscribedBatches) -> None:
+        reading = self._owned.get(TopicPartition(message.topic, message.partition))
+        if message.HasField("error"):
+            self._fail(from_status(message.error))
+            return
+        size = sum(map(payload_bytes, message.batches))
+        if reading is None or self.detached:
+            self.give_back(size)
+            return
+        batches = deque(batch for batch in message.batches if next_offset(batch) > reading.fetched)
+        if not batches:
+            self.give_back(size)
+            return
+        if self._settings.reset == "error" and batches[0].base_offset > reading.fetched:
+            self._fail(skipped(reading.fetched, batches[0].base_offset, message.next_offset))
+        reading.fetched = next_offset(batches[-1])
+        self._inbox.put(Chunk(reading, batches, size, self))
+
+    def _fail(self, error: CursusError) -> None:
+        # A topic that is gone, or a broker that stops, shows in the next assignment or stream.
+        if not error.retriable and not isinstance(error, NotFound):
+            self._inbox.put_event(Failure(error))

@@ -1,0 +1,228 @@
+"""One partition over one Consume stream after another: followed, resumed where it broke, within its credit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from typing import Final
+
+import grpc
+
+from cursus_grpc._channel import Connections, read, write
+from cursus_grpc._convert import place_to_proto
+from cursus_grpc._metadata import ClusterView
+from cursus_grpc._reading import UNKNOWN, Chunk, Failure, Inbox, Reading
+from cursus_grpc._records import next_offset, payload_bytes
+from cursus_grpc._retry import Backoff
+from cursus_grpc._rpcs import CONSUME, Response
+from cursus_grpc.errors import BrokerUnreachable, CursusError, DeadlineExceeded, OffsetOutOfRange
+from cursus_grpc.types import BEGINNING, END, Place, Reset
+from cursus_proto.internal.v1.opaque_pb2 import ConsumedBatches, ConsumeResponse
+from cursus_proto.v1 import consume_service_pb2 as pb
+from cursus_proto.v1.records_pb2 import FlowGrant
+
+_log = logging.getLogger("cursus_grpc")
+
+# Credit is given back in portions of this part of the window: often enough that the broker need not wait for it.
+_PORTIONS: Final = 4
+
+ConsumeCall = grpc.aio.StreamStreamCall[bytes, ConsumeResponse]
+
+
+class Credit:
+    """Collects credit that was given back and grants it on a stream in portions."""
+
+    def __init__(self, window_bytes: int) -> None:
+        self.window_bytes = window_bytes
+        self._portion_bytes = max(1, window_bytes // _PORTIONS)
+        self._returned_bytes = 0
+        self._enough = asyncio.Event()
+
+    def initial(self) -> FlowGrant:
+        """The grant that opens a stream. What was received on earlier ones and is still held counts against it only
+        when it is given back: the bound is soft by one window after a broken connection."""
+        self._returned_bytes = 0
+        self._enough.clear()
+        return FlowGrant(bytes=self.window_bytes)
+
+    def give_back(self, size: int) -> None:
+        self._returned_bytes += size
+        if self._returned_bytes >= self._portion_bytes:
+            self._enough.set()
+
+    async def next_grant(self) -> FlowGrant:
+        await self._enough.wait()
+        self._enough.clear()
+        size, self._returned_bytes = self._returned_bytes, 0
+        return FlowGrant(bytes=size)
+
+
+class PartitionStream:
+    """Reads one partition into an inbox until it is closed, fails for good, or reaches its end."""
+
+    def __init__(
+        self,
+        reading: Reading,
+        start: Place,
+        inbox: Inbox,
+        connections: Connections,
+        cluster: ClusterView,
+        *,
+        window_bytes: int,
+        reset: Reset,
+        end_offset: int | None = None,
+    ) -> None:
+        self.reading = reading
+        self.ended = asyncio.Event()
+        """Set when nothing more will come."""
+        self.started = asyncio.Event()
+        """Set once the reading's position is known, or will never be."""
+        self._start = start
+        self._inbox = inbox
+        self._connections = connections
+        self._cluster = cluster
+        self._credit = Credit(window_bytes)
+        self._reset: Reset = reset
+        self.end_offset = end_offset
+        self._version = reading.version
+        self._task = asyncio.create_task(self._run(), name=f"cursus-read-{reading.place}")
+
+    def give_back(self, size: int) -> None:
+        self._credit.give_back(size)
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        backoff = Backoff()
+        try:
+            while not self._at_end():
+                try:
+                    await self._session(backoff)
+                except OffsetOutOfRange as error:
+                    if self._reset == "error":
+                        raise
+                    self._start = BEGINNING if self._reset == "earliest" else END
+                    self.reading.fetched = UNKNOWN
+                    if not await self._is_worth_another_try(error, backoff):
+                        raise
+                except CursusError as error:
+                    if not error.retriable:
+                        raise
+                    if not self.started.is_set():
+                        # The first failure is told, because it may be a wrong address; later ones are waited out.
+                        self._inbox.put_event(Failure(error))
+                    _log.warning("%s[%d]: %s; trying again", *self.reading.place, error)
+                    await asyncio.sleep(backoff.next_s())
+                    await self._ask_for_leader()
+        except CursusError as error:
+            self._inbox.put_event(Failure(error))
+        finally:
+            self.started.set()
+            self.ended.set()
+            self._inbox.look_again()
+
+    @staticmethod
+    async def _is_worth_another_try(error: OffsetOutOfRange, backoff: Backoff) -> bool:
+        # Retention may move on between the question and the answer, but not for ever.
+        if backoff.failures > 10:
+            return False
+        await asyncio.sleep(backoff.next_s())
+        return True
+
+    async def _ask_for_leader(self) -> None:
+        try:
+            await self._cluster.refresh([self.reading.place.topic])
+        except CursusError as error:
+            if not error.retriable:
+                raise
+
+    def _at_end(self) -> bool:
+        return self.end_offset is not None and self.reading.fetched >= self.end_offset
+
+    async def _session(self, backoff: Backoff) -> None:
+        """One stream from its opening to its end. Raises what ends it before its time."""
+        topic, partition = self.reading.place
+        address = await self._cluster.leader(topic, partition)
+        call = CONSUME.on(self._connections.channel(address))()
+        granting: asyncio.Task[None] | None = None
+        try:
+            await self._open(call)
+            backoff.reset()
+            granting = asyncio.create_task(grant(call, self._credit), name="cursus-grant")
+            while (response := await read(call)) is not None:
+                self._receive(response.batches)
+            if not self._at_end():
+                raise BrokerUnreachable(f"{address} ended the stream")
+        finally:
+            call.cancel()
+            if granting is not None:
+                granting.cancel()
+                await asyncio.gather(granting, return_exceptions=True)
+
+    async def _open(self, call: ConsumeCall) -> None:
+        reading = self.reading
+        topic, partition = reading.place
+        start = pb.ConsumeStart(
+            topic=topic,
+            partition=partition,
+            start_at=place_to_proto(self._start if reading.fetched == UNKNOWN else reading.fetched),
+            grant=self._credit.initial(),
+        )
+        if self.end_offset is not None:
+            start.end_offset = self.end_offset
+        response = await exchange(call, pb.ConsumeRequest(start=start), self._connections.settings.request_timeout_s)
+        started = response.started
+        if reading.version != self._version:
+            return
+        if reading.fetched == UNKNOWN:
+            reading.start_at(started.start_offset)
+        self.started.set()
+
+    def _receive(self, message: ConsumedBatches) -> None:
+        reading = self.reading
+        batches = deque(batch for batch in message.batches if next_offset(batch) > reading.fetched)
+        size = sum(map(payload_bytes, message.batches))
+        if not batches or reading.version != self._version:
+            self.give_back(size)
+            return
+        if self._reset == "error" and batches[0].base_offset > reading.fetched:
+            raise skipped(reading.fetched, batches[0].base_offset, message.next_offset)
+        reading.fetched = next_offset(batches[-1])
+        self._inbox.put(Chunk(reading, batches, size, self))
+
+
+def skipped(wanted: int, found: int, end: int) -> OffsetOutOfRange:
+    """Records were deleted under a reader that does not put up with it."""
+    return OffsetOutOfRange(
+        f"offset {wanted} is outside [{found}, {end}]",
+        {"requested": str(wanted), "earliest": str(found), "latest": str(end)},
+    )
+
+
+async def grant(call: ConsumeCall, credit: Credit) -> None:
+    """Pass on credit that was given back, until the stream ends or the task is cancelled."""
+    try:
+        while True:
+            await write(call, pb.ConsumeRequest(grant=await credit.next_grant()))
+    except BrokerUnreachable:
+        return  # whoever reads the stream learns why it ended
+
+
+async def exchange(
+    call: grpc.aio.StreamStreamCall[bytes, Response], first: pb.ConsumeRequest | pb.SubscribeRequest, timeout_s: float
+) -> Response:
+    """Open a stream: its first request for its first answer. Raises what the broker refuses it with."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            with contextlib.suppress(BrokerUnreachable):  # reading tells why
+                await write(call, first)
+            response = await read(call)
+    except TimeoutError as error:
+        raise DeadlineExceeded("the broker does not answer") from error
+    if response is None:
+        raise BrokerUnreachable("the broker ended the stream")
+    return response
