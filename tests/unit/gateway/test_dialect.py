@@ -125,9 +125,11 @@ def test_what_cannot_be_parsed_is_answered(text: str, answer: str) -> None:
     assert str(caught.value) == answer
 
 
-def test_a_name_that_is_not_utf8_is_refused() -> None:
+@pytest.mark.parametrize("text", [b"CREATE \xff\xfe", b"PUBLISH \xff x", b"PUBLISH topic=\xff producerId=p message=x"])
+def test_a_name_that_is_not_utf8_is_refused(text: bytes) -> None:
+    """Fuzzing found the second: a message may hold any bytes, the topic before it may not."""
     with pytest.raises(Malformed, match="invalid_encoding"):
-        command(b"CREATE \xff\xfe")
+        command(text)
 
 
 @pytest.mark.parametrize(

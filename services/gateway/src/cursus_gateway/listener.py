@@ -11,7 +11,6 @@ import contextlib
 import socket
 import ssl
 import time
-from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -37,8 +36,6 @@ class Gate:
         self._slots = asyncio.Semaphore(self._limits.limit)
         self._connections: set[Connection] = set()
         self._sessions: set[Session] = set()
-        self._modern_peers: Counter[str] = Counter()
-        self._counted: set[Connection] = set()
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._budget = Budget(self._limits.large_frame_bytes)
         self._tls = _server_context(settings.tls)
@@ -126,21 +123,27 @@ class Gate:
             raise
 
     async def _says_tls_hello(self, accepted: socket.socket) -> bool:
-        """Looks at the first byte without taking it. Raises TimeoutError if none comes within the read deadline."""
+        """Looks at the first byte without taking it. Raises TimeoutError if none comes within the read deadline, unless
+        the peer is a client of a later generation, whose producers may keep silent."""
         loop = asyncio.get_running_loop()
-        readable = loop.create_future()
-
-        def ready() -> None:
-            if not readable.done():
-                readable.set_result(None)
-
-        loop.add_reader(accepted, ready)
+        readable = asyncio.Event()
+        loop.add_reader(accepted, readable.set)
         try:
-            async with asyncio.timeout(self._limits.read_deadline_ms / 1000):
-                await readable
+            while not readable.is_set():
+                try:
+                    async with asyncio.timeout(self._limits.read_deadline_ms / 1000):
+                        await readable.wait()
+                except TimeoutError:
+                    if accepted.getpeername()[0] not in self._modern_peers():
+                        raise
         finally:
             loop.remove_reader(accepted)
         return accepted.recv(1, socket.MSG_PEEK) == _TLS_HELLO
+
+    def _modern_peers(self) -> set[str]:
+        """Addresses with an open connection that has sent a batch or a key=value command."""
+        sessions = (connection.session for connection in self._connections)
+        return {session.peer for session in sessions if session is not None and session.modern}
 
     def _opened(self, connection: Connection, transport: asyncio.Transport, profile: ReplyProfile) -> Session:
         self._lane += 1
@@ -162,11 +165,6 @@ class Gate:
         self._slots.release()
         session = connection.session
         assert session is not None
-        if connection in self._counted:
-            self._counted.discard(connection)
-            self._modern_peers[session.peer] -= 1
-            if self._modern_peers[session.peer] <= 0:
-                del self._modern_peers[session.peer]
         if session.idle:
             self._sessions.discard(session)
 
@@ -180,14 +178,11 @@ class Gate:
         while True:
             await asyncio.sleep(min(1.0, deadline_s / 4))
             now = time.monotonic()
+            modern_peers = self._modern_peers()
             for connection in tuple(self._connections):
                 session = connection.session
                 assert session is not None
-                if session.modern and connection not in self._counted:
-                    self._counted.add(connection)
-                    self._modern_peers[session.peer] += 1
-                modern = self._modern_peers[session.peer] > 0 if session.peer in self._modern_peers else False
-                if connection.overdue(now, deadline_s, peer_is_modern=modern):
+                if connection.overdue(now, deadline_s, peer_is_modern=session.peer in modern_peers):
                     log.info("connection.overdue", peer=session.peer)
                     connection.abort()
             open_sessions = {connection.session for connection in self._connections}

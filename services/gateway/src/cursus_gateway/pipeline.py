@@ -84,10 +84,11 @@ class PublishPipeline:
         """Calls `wake` once as soon as there is room."""
         self._waiting_for_room.append(wake)
 
-    def submit(self, request: opaque_pb2.PublishRequest, *, repeatable: bool) -> asyncio.Future[pb.PublishResponse]:
+    def submit(
+        self, message: opaque_pb2.PublishStreamRequest, *, repeatable: bool
+    ) -> asyncio.Future[pb.PublishResponse]:
         """Queues a batch; the future ends with the broker's answer or Refused, within the time of a request."""
-        message = opaque_pb2.PublishStreamRequest(publish=request)
-        submission = Submission(message, len(request.records) + 64, repeatable)
+        submission = Submission(message, len(message.publish.records) + 64, repeatable)
         loop = asyncio.get_running_loop()
         submission.expiry = loop.call_later(self._timeout_s, self._expire, submission)
         self._pending_bytes += submission.size

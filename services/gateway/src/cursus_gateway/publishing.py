@@ -59,15 +59,17 @@ class Publishing:
 
     def _submit(self, batch: LegacyBatch, run: Run, lane: int) -> asyncio.Future[pb.PublishResponse]:
         judged = run.first_sequence is not None or bool(run.sequences)
-        request = opaque_pb2.PublishRequest(
-            topic=batch.topic,
-            partition=batch.partition,
-            acks=ACKS[batch.acks],
-            deduplication=pb.DEDUPLICATION_UNSPECIFIED if judged else pb.DEDUPLICATION_NONE,
-            codec=records_pb2.CODEC_NONE,
-            record_count=run.record_count,
-            records=run.record_set,
-        )
+        # Filled in place: a set of megabytes is copied once into the message and not from message to message.
+        message = opaque_pb2.PublishStreamRequest()
+        request = message.publish
+        request.topic = batch.topic
+        request.partition = batch.partition
+        request.acks = ACKS[batch.acks]
+        request.codec = records_pb2.CODEC_NONE
+        request.record_count = run.record_count
+        request.records = run.record_set
+        if not judged:
+            request.deduplication = pb.DEDUPLICATION_NONE
         if run.producer_id:
             request.producer.id = run.producer_id
             request.producer.epoch = run.epoch
@@ -78,7 +80,7 @@ class Publishing:
                 else:
                     request.producer.sequences.extend(run.sequences)
         pipeline = self._upstream.pipeline(batch.topic, batch.partition, lane)
-        return pipeline.submit(request, repeatable=judged)
+        return pipeline.submit(message, repeatable=judged)
 
     def _settle(
         self,
@@ -149,13 +151,14 @@ class Publishing:
         if judged and partition is None:
             partition = await self._partition_of(command)
         record = records_pb2.Record(value=command.message, key=command.key or None)
-        request = opaque_pb2.PublishRequest(
-            topic=command.topic,
-            partition=partition,
-            acks=ACKS[command.acks],
-            codec=records_pb2.CODEC_NONE,
-            record_count=1,
-        )
+        message = opaque_pb2.PublishStreamRequest()
+        request = message.publish
+        request.topic = command.topic
+        if partition is not None:
+            request.partition = partition
+        request.acks = ACKS[command.acks]
+        request.codec = records_pb2.CODEC_NONE
+        request.record_count = 1
         if command.producer_id:
             request.producer.id = command.producer_id
             request.producer.epoch = command.epoch
@@ -168,18 +171,19 @@ class Publishing:
             if not command.by_content:
                 request.deduplication = pb.DEDUPLICATION_NONE
         request.records = records_pb2.RecordSet(records=[record]).SerializeToString()
-        response = await self._submit_anywhere(request, lane, repeatable=judged)
+        response = await self._submit_anywhere(message, lane, repeatable=judged)
         self._metrics.published(1, started)
         return response.appended[0]
 
     async def _submit_anywhere(
-        self, request: opaque_pb2.PublishRequest, lane: int, *, repeatable: bool
+        self, message: opaque_pb2.PublishStreamRequest, lane: int, *, repeatable: bool
     ) -> pb.PublishResponse:
+        request = message.publish
         partition = request.partition if request.HasField("partition") else None
         for _ in range(_LEADER_ATTEMPTS):
             try:
                 pipeline = self._upstream.pipeline(request.topic, partition, lane)
-                return await asyncio.shield(pipeline.submit(request, repeatable=repeatable))
+                return await asyncio.shield(pipeline.submit(message, repeatable=repeatable))
             except Refused as refused:
                 if refused.reason != "NOT_LEADER" or partition is None:
                     raise

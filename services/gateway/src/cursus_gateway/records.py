@@ -104,6 +104,13 @@ def read_messages(body: bytes, start: int, count: int, *, judged: bool) -> Messa
 
 def varint(number: int) -> bytes:
     """Protobuf's variable-length integer; a negative one as its 64-bit two's complement."""
+    # Lengths and sequences are mostly short, and this is called for every record that is not like its neighbours.
+    if 0 <= number < 0x80:
+        return bytes((number,))
+    if 0 < number < 0x4000:
+        return bytes((number & 0x7F | 0x80, number >> 7))
+    if 0 < number < 0x20_0000:
+        return bytes((number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80, number >> 14))
     number &= 0xFFFF_FFFF_FFFF_FFFF
     encoded = bytearray()
     while number > 0x7F:
@@ -160,12 +167,14 @@ def _same_size(body: bytes, start: int, count: int, judged: bool) -> Messages | 
     core = (_KEY + varint(key_bytes) if key_bytes else b"", _VALUE + varint(payload_bytes))
     core_bytes = len(core[0]) + key_bytes + len(core[1]) + payload_bytes
     if tails is not None and len(tails[0]) != len(tails[-1]):
-        return None
-    head = _SET_RECORD + varint(core_bytes + (len(tails[0]) if tails else 0)) + core[0]
-    if key_bytes:
-        heads: Sequence[bytes] = [head + key + core[1] for key in keys]
+        by_size = {size: _SET_RECORD + varint(core_bytes + size) + core[0] for size in {len(tail) for tail in tails}}
+        heads: Sequence[bytes] = [by_size[len(tail)] for tail in tails]
     else:
-        heads = [head + core[1]] * count
+        heads = [_SET_RECORD + varint(core_bytes + (len(tails[0]) if tails else 0)) + core[0]] * count
+    if key_bytes:
+        heads = [head + key + core[1] for head, key in zip(heads, keys, strict=True)]
+    else:
+        heads = [head + core[1] for head in heads] if heads[0] is not heads[-1] else [heads[0] + core[1]] * count
     width = 3 if tails else 2
     parts: list[bytes] = [b""] * (width * count)
     parts[0::width] = heads
@@ -179,10 +188,11 @@ def _same_size(body: bytes, start: int, count: int, judged: bool) -> Messages | 
 def _tails(first: int, count: int, epoch: int) -> list[bytes]:
     """The encoded sequence, and epoch if it is not 0, of `count` records numbered from `first`."""
     end = _EPOCH + varint(epoch) if epoch else b""
-    if first + count <= 0x80 or first >> 7 == 0:
-        return [_SEQUENCE + varint(number) + end for number in range(first, first + count)]
     tails: list[bytes] = []
     number, stop = first, first + count
+    if number < 0x80:
+        tails += [_SEQUENCE + bytes((low,)) + end for low in range(number, min(stop, 0x80))]
+        number = 0x80
     while number < stop:
         # All numbers of a block of 128 share everything but their lowest byte.
         block_end = min((number | 0x7F) + 1, stop)
@@ -325,20 +335,20 @@ def write_messages(batches: Sequence[RecordBatch], from_offset: int, *, max_coun
 
 
 def _write_same_size(written: Written, batch: RecordBatch, from_offset: int, max_count: int, max_bytes: int) -> bool:
-    """Writes the whole batch if its records are nothing but payloads of one size, numbered one by one; else nothing."""
+    """Writes the whole batch if its records are keys and payloads of one size, numbered one by one; else nothing."""
     packed, count = batch.records, batch.record_count
     if not packed or batch.base_offset < from_offset or len(packed) % count or written.count + count > max_count:
         return False
-    stride = len(packed) // count
-    head_bytes, payload_bytes, tail_bytes = _shape(packed, stride)
-    if not payload_bytes:
+    shape = _shape(packed, len(packed) // count)
+    if shape is None:
         return False
-    size = count * (MIN_MESSAGE_BYTES + len(batch.producer_id) + payload_bytes)
+    _, key_bytes, _, payload_bytes, tail_bytes = shape
+    size = count * (MIN_MESSAGE_BYTES + len(batch.producer_id) + key_bytes + payload_bytes)
     if written.size + size > max_bytes:
         return False
-    columns = tuple(zip(*_split(head_bytes, payload_bytes, tail_bytes).iter_unpack(packed), strict=True))
-    heads, payloads, tails = columns
-    if heads.count(heads[0]) != count:
+    columns = tuple(zip(*_split(*shape).iter_unpack(packed), strict=True))
+    heads, keys, middles, payloads, tails = columns
+    if heads.count(heads[0]) != count or middles.count(middles[0]) != count:
         return False
     if tail_bytes:
         first = _read_sequence(tails[0])
@@ -347,13 +357,16 @@ def _write_same_size(written: Written, batch: RecordBatch, from_offset: int, max
     else:
         first = batch.first_sequence
     base = batch.base_offset
-    producer = _LENGTH.pack(len(batch.producer_id)) + batch.producer_id
-    middle = producer + b"\0\0" + _EPOCH_PAYLOAD.pack(batch.producer_epoch, payload_bytes)
+    before_key = _LENGTH.pack(len(batch.producer_id)) + batch.producer_id + _LENGTH.pack(key_bytes)
+    before_payload = _EPOCH_PAYLOAD.pack(batch.producer_epoch, payload_bytes)
     numbers = range(first, first + count) if first >= 0 else [0] * count
     pack = _OFFSET_SEQUENCE.pack
     parts = [b""] * (4 * count)
     parts[0::4] = [pack(offset, number) for offset, number in zip(range(base, base + count), numbers, strict=True)]
-    parts[1::4] = [middle] * count
+    if key_bytes:
+        parts[1::4] = [before_key + key + before_payload for key in keys]
+    else:
+        parts[1::4] = [before_key + before_payload] * count
     parts[2::4] = payloads
     parts[3::4] = [_NO_EVENT] * count
     _note(written, numbers[0], numbers[-1], count, size, base + count)
@@ -361,21 +374,34 @@ def _write_same_size(written: Written, batch: RecordBatch, from_offset: int, max
     return True
 
 
-def _shape(packed: bytes, stride: int) -> tuple[int, int, int]:
-    """Lengths of what precedes the first record's payload, of the payload and of what follows it within the record.
-    All 0 if the record does not begin with its payload or is not `stride` bytes long.
+def _shape(packed: bytes, stride: int) -> tuple[int, int, int, int, int] | None:
+    """Lengths of the first record's parts: what precedes its key, the key, what precedes its payload, the payload, and
+    the rest. None if the record is not `stride` bytes long or does not begin with an optional key and a payload.
     """
+    if packed[0] != 0x0A:
+        return None
     record_bytes, position = _read_varint(packed, 1)
-    if packed[0] != 0x0A or position + record_bytes != stride or stride - position < 2 or packed[position] != 0x12:
-        return 0, 0, 0
-    payload_bytes, position = _read_varint(packed, position + 1)
-    tail_bytes = stride - position - payload_bytes
-    return (position, payload_bytes, tail_bytes) if tail_bytes >= 0 else (0, 0, 0)
+    if position + record_bytes != stride:
+        return None
+    key_bytes = 0
+    key_at = position
+    if position < stride and packed[position] == 0x0A:
+        key_bytes, key_at = _read_varint(packed, position + 1)
+        position = key_at + key_bytes
+        if not key_bytes:
+            return None  # An empty key is a key; it is written without one, but rare enough to be left aside.
+    if position + 2 > stride or packed[position] != 0x12:
+        return None
+    payload_bytes, payload_at = _read_varint(packed, position + 1)
+    tail_bytes = stride - payload_at - payload_bytes
+    if not payload_bytes or tail_bytes < 0 or key_bytes > 0xFFFF:
+        return None
+    return key_at, key_bytes, payload_at - key_at - key_bytes, payload_bytes, tail_bytes
 
 
 @lru_cache(maxsize=4096)
-def _split(head_bytes: int, payload_bytes: int, tail_bytes: int) -> Struct:
-    return Struct(f"{head_bytes}s{payload_bytes}s{tail_bytes}s")
+def _split(head_bytes: int, key_bytes: int, middle_bytes: int, payload_bytes: int, tail_bytes: int) -> Struct:
+    return Struct(f"{head_bytes}s{key_bytes}s{middle_bytes}s{payload_bytes}s{tail_bytes}s")
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:
@@ -402,28 +428,41 @@ def _read_sequence(tail: bytes) -> int | None:
 def _write_any_size(written: Written, batch: RecordBatch, from_offset: int, max_count: int, max_bytes: int) -> bool:
     """Writes records as far as the limits go. False if they ended it."""
     records = unpack(batch.records or batch.compressed_records, batch.codec)
-    producer_id = batch.producer_id[:0xFFFF]
-    producer = _LENGTH.pack(len(producer_id)) + producer_id
-    producer_epoch = batch.producer_epoch
-    fixed_bytes = MIN_MESSAGE_BYTES - len(_NO_EVENT) + len(producer_id)
-    for index, record in enumerate(records):
-        offset = batch.base_offset + index
-        if offset < from_offset:
-            continue
-        key, value = record.key[:0xFFFF], record.value
-        event = _write_event(record)
+    producer = _LENGTH.pack(len(batch.producer_id)) + batch.producer_id
+    epoch_default, first_sequence = batch.producer_epoch, batch.first_sequence
+    fixed_bytes = MIN_MESSAGE_BYTES - len(_NO_EVENT) + len(batch.producer_id)
+    pack, pack_length, pack_payload = _OFFSET_SEQUENCE.pack, _LENGTH.pack, _EPOCH_PAYLOAD.pack
+    parts, count, total = written.parts, written.count, written.size
+    number = written.last_sequence
+    base_offset = batch.base_offset
+    skipped = max(0, from_offset - base_offset)
+    index, whole = skipped, True
+    for index, record in enumerate(records[skipped:] if skipped else records, skipped):
+        key, value = record.key, record.value
+        event = _NO_EVENT
+        if record.event_type or record.metadata or record.schema_version or record.aggregate_version:
+            event = _write_event(record)
+        if len(key) > 0xFFFF:
+            key = key[:0xFFFF]
         size = fixed_bytes + len(key) + len(value) + len(event)
-        if written.count >= max_count or (written.count and written.size + size > max_bytes):
-            return False
+        if count >= max_count or (count and total + size > max_bytes):
+            whole = False
+            break
         number, epoch = record.sequence, record.epoch
-        if not number and batch.first_sequence >= 0 and not record.HasField("sequence"):
-            number = batch.first_sequence + index
-        if not epoch and producer_epoch and not record.HasField("epoch"):
-            epoch = producer_epoch
-        head = _OFFSET_SEQUENCE.pack(offset, number) + producer + _LENGTH.pack(len(key)) + key
-        written.parts += (head, _EPOCH_PAYLOAD.pack(epoch, len(value)), value, event)
-        _note(written, number, number, 1, size, offset + 1)
-    return True
+        if not number and first_sequence >= 0 and not record.HasField("sequence"):
+            number = first_sequence + index
+        if not epoch and epoch_default and not record.HasField("epoch"):
+            epoch = epoch_default
+        head = pack(base_offset + index, number) + producer + pack_length(len(key)) + key
+        parts += (head, pack_payload(epoch, len(value)), value, event)
+        if not count:
+            written.first_sequence = number
+        count += 1
+        total += size
+    written.last_sequence = number
+    written.next_offset = base_offset + index + (1 if whole else 0)
+    written.count, written.size = count, total
+    return whole
 
 
 def _write_event(record: Record) -> bytes:

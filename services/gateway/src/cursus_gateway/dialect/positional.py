@@ -13,7 +13,7 @@ from cursus_gateway.dialect import commands as c
 from cursus_gateway.dialect import replies
 from cursus_gateway.dialect.commands import Command, Malformed
 from cursus_gateway.dialect.pairs import read_pairs
-from cursus_gateway.dialect.texts import to_bytes, words_of
+from cursus_gateway.dialect.texts import is_clean, to_bytes, words_of
 
 _CONSUME_SYNTAX: Final = "ERROR: invalid CONSUME syntax. Expected: CONSUME <topic> <partition> <offset>"
 _SPACE: Final = re.compile(r"[ \t\r\n]")
@@ -31,6 +31,8 @@ def _publish(arguments: str) -> Command:
     topic, *rest = _SPACE.split(arguments, maxsplit=1)
     if not topic or not rest or not rest[0]:
         raise Malformed("ERROR: invalid PUBLISH syntax")
+    if not is_clean(topic):
+        raise Malformed(replies.error("invalid_encoding", command="PUBLISH"))
     return c.Publish(topic, to_bytes(rest[0]), by_content=True)
 
 

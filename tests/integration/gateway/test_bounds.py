@@ -1,0 +1,215 @@
+"""What clients can do to a gateway, and what it costs the others: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from tests.harness.gateway import LegacyClient, Stack, envelope, framed, running_stack
+from tests.harness.legacy_wire import LAYOUT_D, LAYOUT_S, Message, batch_body
+from tests.harness.waiting import eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+MIB = 2**20
+FUZZED_FRAMES = 100_000
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    async with running_stack(tmp_path_factory.mktemp("bounds"), "--logging-level", "error") as stack:
+        await stack.ask("CREATE topic=orders partitions=4")
+        yield stack
+
+
+def resident(stack: Stack) -> int:
+    return int(psutil.Process(stack.gateway.pid).memory_info().rss)
+
+
+def descriptors(stack: Stack) -> int:
+    return int(psutil.Process(stack.gateway.pid).num_fds())
+
+
+async def test_a_thousand_idle_connections_fit_into_100_mb(stack: Stack) -> None:
+    clients = await asyncio.gather(*(LegacyClient.open(stack.gateway.tcp) for _ in range(990)))
+    try:
+        await asyncio.gather(*(client.ask("LIST topic=orders") for client in clients))
+        assert resident(stack) < 100_000_000
+    finally:
+        for client in clients:
+            client.abort()
+
+
+async def test_a_thousand_connections_publish_and_consume_and_the_next_one_waits(stack: Stack) -> None:
+    clients = [await LegacyClient.open(stack.gateway.tcp) for _ in range(1000)]
+    waiting = await LegacyClient.open(stack.gateway.tcp)
+    try:
+
+        async def work(number: int, client: LegacyClient) -> None:
+            message = Message(1, b"p%d" % number, payload=b"%d" % number)
+            acknowledged = await client.publish(batch_body([message], partition=number % 4))
+            assert acknowledged["status"] == "OK"
+            await client.consume("orders", number % 4, acknowledged["last_offset"])
+
+        await asyncio.gather(*(work(number, client) for number, client in enumerate(clients)))
+        waiting.send(envelope("LIST topic=orders"))
+        answer = asyncio.ensure_future(waiting.receive())
+        # The others are still served while it waits; an answer would have come long before these.
+        for client in clients[:50]:
+            await client.ask("LIST topic=orders")
+        assert not answer.done()
+        clients.pop().abort()
+        assert await answer == b"OK topic=orders partitions=4"
+    finally:
+        for client in (*clients, waiting):
+            client.abort()
+
+
+async def test_a_client_that_never_reads_costs_bounded_memory_and_nobody_else(stack: Stack) -> None:
+    async with stack.connect() as filler:
+        for _ in range(20):
+            await filler.publish(batch_body([Message(payload=b"x" * 10_000)] * 100, topic="orders", partition=3))
+    before = resident(stack)
+    host, _, port = stack.gateway.tcp.rpartition(":")
+    greedy = [socket.create_connection((host, int(port))) for _ in range(10)]
+    try:
+        for one in greedy:
+            one.setblocking(False)
+            request = framed(envelope("CONSUME topic=orders partition=3 offset=0 member=m"))
+            with contextlib.suppress(BlockingIOError):
+                for _ in range(1_000):
+                    one.send(request)
+        async with stack.connect() as client:
+            for _ in range(20):
+                await client.ask("LIST topic=orders")
+        # Each may hold one answer of up to 16 MiB in its buffer and one on its way there.
+        assert resident(stack) - before < 400 * MIB
+    finally:
+        for one in greedy:
+            one.close()
+
+
+async def test_many_large_frames_that_never_end_share_a_bounded_memory(stack: Stack) -> None:
+    before = resident(stack)
+    stuck = [await LegacyClient.open(stack.gateway.tcp) for _ in range(12)]
+    try:
+        for client in stuck:
+            client.writer.write((63 * MIB).to_bytes(4, "big") + b"x" * (40 * MIB))
+        async with stack.connect() as client:
+            for _ in range(20):
+                await client.ask("LIST topic=orders")
+        assert resident(stack) - before < 400 * MIB
+    finally:
+        for client in stuck:
+            client.abort()
+    async with stack.connect() as client:  # Whoever waited for the memory gets it now.
+        large = batch_body([Message(payload=b"y" * (20 * MIB))], partition=2)
+        assert (await client.publish(large))["status"] == "OK"
+
+
+async def test_connections_that_break_off_anywhere_leave_nothing_behind(stack: Stack) -> None:
+    await stack.ask("LIST topic=orders")
+    before = descriptors(stack)
+    frame = framed(LAYOUT_S)
+    for cut in range(0, len(frame), 7):
+        client = await LegacyClient.open(stack.gateway.tcp)
+        client.writer.write(frame[:cut])
+        client.abort()
+    await eventually(lambda: descriptors(stack) <= before)
+
+
+def mutated(random_: random.Random, body: bytes) -> bytes:
+    """The body with a structure-aware or a blind change."""
+    changed = bytearray(body)
+    kind = random_.randrange(6)
+    if kind == 0 and changed:
+        changed[random_.randrange(len(changed))] = random_.randrange(256)
+    elif kind == 1:
+        del changed[random_.randrange(len(changed) + 1) :]
+    elif kind == 2:
+        place = random_.randrange(len(changed) + 1)
+        changed[place:place] = random_.randbytes(random_.randrange(1, 9))
+    elif kind == 3 and len(changed) > 4:
+        place = random_.randrange(len(changed) - 3)
+        changed[place : place + 4] = random_.choice([b"\xff" * 4, b"\0" * 4, b"\x7f\xff\xff\xff", b"\0\0\xff\xff"])
+    elif kind == 4:
+        return random_.randbytes(random_.randrange(1, 80))
+    else:
+        words = bytes(changed).split(b" ")
+        random_.shuffle(words)
+        return b" ".join(words)
+    return bytes(changed)
+
+
+SEEDS = (
+    LAYOUT_S.replace(b"orders", b"target"),
+    LAYOUT_D.replace(b"orders", b"target"),
+    batch_body([Message(n, b"p", b"k", 1, b"v%d" % n, b"e", 1, 2, b"m") for n in range(1, 4)], topic="target"),
+    envelope("CREATE topic=target partitions=4"),
+    envelope("CONSUME topic=target partition=0 offset=0 member=m group=g"),
+    envelope("PUBLISH topic=target acks=1 producerId=p seqNum=1 epoch=2 message=x"),
+    envelope("FETCH_OFFSET topic=target partition=0 group=g"),
+    envelope("COMMIT_OFFSET topic=target partition=0 group=g offset=0 generation=1 member=m"),
+    envelope("BATCH_COMMIT topic=target group=g generation=1 member=m P0:0,1:0"),
+    envelope("HEARTBEAT topic=target group=g member=m generation=1"),
+    envelope("METADATA topic=target"),
+    envelope("LIST_OFFSETS topic=target"),
+    envelope("NEGOTIATE version=1 features=*"),
+    envelope("direct message", "target"),
+    b"FIND_COORDINATOR group=g",
+    b"LIST topic=target",
+)
+
+
+async def frames_received(stack: Stack) -> int:
+    host, _, port = stack.gateway.address("metrics").rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    text = (await reader.read()).decode()
+    writer.close()
+    return int(float(text.split("\ncursus_gateway_frames_total ")[1].split("\n")[0]))
+
+
+@pytest.mark.slow
+async def test_fuzzed_frames_crash_nothing_and_store_nothing_wrong(stack: Stack) -> None:
+    """Mutations of every kind of frame, and pure garbage. A canary topic must come through untouched."""
+    await stack.ask("CREATE topic=canary partitions=1")
+    await stack.ask("CREATE topic=target partitions=4")
+    async with stack.connect() as client:
+        await client.publish(batch_body([Message(1, b"c", payload=b"sings")], topic="canary"))
+        canary = await client.consume("canary")
+    before, memory = descriptors(stack), resident(stack)
+    random_ = random.Random(20_261_116)
+    received = await frames_received(stack)
+
+    async def storm() -> None:
+        """Short bursts, because garbage ends a connection and what follows it is not looked at."""
+        for _ in range(60):
+            client = await LegacyClient.open(stack.gateway.tcp)
+            client.send(*(mutated(random_, random_.choice(SEEDS)) for _ in range(random_.randrange(1, 25))))
+            with contextlib.suppress(OSError):
+                client.writer.write_eof()
+            with contextlib.suppress(TimeoutError, OSError):
+                await client.receive_all()
+            client.abort()
+
+    while await frames_received(stack) - received < FUZZED_FRAMES:
+        await asyncio.gather(*(storm() for _ in range(16)))
+    assert stack.gateway.running
+    assert "Traceback" not in stack.gateway.log
+    async with stack.connect() as client:
+        assert await client.consume("canary") == canary
+    await eventually(lambda: descriptors(stack) <= before + 5)
+    assert resident(stack) - memory < 200 * MIB
+
+
+async def test_the_log_of_the_broker_has_no_traceback_either(stack: Stack, tmp_path: Path) -> None:
+    assert "Traceback" not in stack.broker.log
