@@ -11,7 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from bench import machine, report
+from bench.ballast import ballast
 from bench.compare import progress
 from bench.measures import acks, consume, latency, memory, partitions, publish, stored
 from bench.processes import BenchFailed
@@ -38,9 +41,11 @@ def main() -> int:
     names = arguments.only or list(MEASURES)
     scratch = Path(tempfile.mkdtemp(prefix="bench-", dir=arguments.scratch))
     try:
-        progress(f"warming up to {scale.warm_bytes / 1e9:.0f} GB of page cache")
-        where = machine.describe(scratch, 0 if arguments.no_warming else scale.warm_bytes, arguments.quick)
-        found = [asyncio.run(_run(name, Setting(scratch / name, scale))) for name in names]
+        ballast_bytes = 0 if arguments.no_ballast else min(scale.ballast_bytes, psutil.virtual_memory().total)
+        where = machine.describe(scratch, ballast_bytes, arguments.quick)
+        progress(f"filling {ballast_bytes / 1e9:.1f} GB of page cache")
+        with ballast(scratch, ballast_bytes) as filled:
+            found = [asyncio.run(_run(name, Setting(scratch / name, scale, filled))) for name in names]
     finally:
         shutil.rmtree(scratch)
     results = [result for result in found if result is not None]
@@ -72,9 +77,7 @@ def _parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="little data and few rounds: does it run, roughly how fast"
     )
-    parser.add_argument(
-        "--no-warming", action="store_true", help="skip the warming of the page cache: it was done before"
-    )
+    parser.add_argument("--no-ballast", action="store_true", help="do not fill the page cache: quicker, and less even")
     parser.add_argument(
         "--scratch",
         type=Path,

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from bench.processes import Service
+from bench.setting import Setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +59,15 @@ class Side:
     run: Callable[[int], Awaitable[Round]]
 
 
-async def take_turns(measure: str, sides: Sequence[Side], rounds: int, unit: str) -> list[Series]:
-    """One warm-up each, then `rounds` each, in turn. Series in the order of the sides.
+async def take_turns(measure: str, sides: Sequence[Side], setting: Setting, unit: str) -> list[Series]:
+    """One warm-up each, then as many rounds each as the scale asks for, in turn. Series in the order of the sides.
 
-    What a round left for the disk to write or to free is done before the next one begins.
+    What a round left for the disk to write or to free is done, and the page cache full again, before the next begins.
     """
     series = [Series(side.name, unit) for side in sides]
-    for number in range(-1, rounds):
+    for number in range(-1, setting.scale.rounds):
         for side, collected in zip(sides, series, strict=True):
-            await asyncio.to_thread(os.sync)
+            await asyncio.to_thread(_settle, setting)
             one = await side.run(number)
             progress(
                 f"{measure}: {side.name} {'warm-up' if number < 0 else number + 1}: {one.value:,.0f} {unit}"
@@ -88,6 +89,11 @@ class Stopwatch:
         """The round that did `work` in the `seconds` its client measured, as work a second."""
         server_cpu_seconds = self._service.cpu_seconds() - self._cpu_started
         return Round(work / seconds, server_cpu_seconds / seconds, client_cpu_seconds / seconds)
+
+
+def _settle(setting: Setting) -> None:
+    os.sync()
+    setting.ballast.load(setting.scale.top_up_bytes)
 
 
 _started = time.monotonic()

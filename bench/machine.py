@@ -1,4 +1,4 @@
-"""Where and with what a run was made, and the preparation a virtual machine needs before its disk can be measured."""
+"""Where and with what a run was made."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Machine:
     kernel: str
     python: str
     libraries: dict[str, str]
-    warmed_bytes: int
-    """Page cache touched before the first measurement."""
+    ballast_bytes: int
+    """Page cache filled before the first measurement."""
     disk_bytes_per_second: float
     """Sequential writes of 1 GB, with an fdatasync at the end."""
     load_before: float
@@ -44,15 +44,13 @@ class Machine:
             f"{self.processor}, {self.cores} cores, {self.memory_bytes / 1e9:.1f} GB memory, kernel {self.kernel}",
             f"Python {self.python}, {libraries}",
             f"disk: {self.disk_bytes_per_second / 1e6:,.0f} MB/s written in sequence and synced",
-            f"page cache touched beforehand: {self.warmed_bytes / 1e9:.1f} GB",
+            f"page cache filled beforehand: {self.ballast_bytes / 1e9:.1f} GB",
             f"load of the machine before the run: {self.load_before:.2f}",
         ]
 
 
-def describe(scratch: Path, warm_bytes: int, quick: bool) -> Machine:
-    """Look around, warm the page cache and try the disk. Takes up to minutes."""
-    load_before = os.getloadavg()[0]
-    warmed = warm_page_cache(scratch, warm_bytes)
+def describe(scratch: Path, ballast_bytes: int, quick: bool) -> Machine:
+    """Look around and try the disk, before anything of ours loads the machine."""
     return Machine(
         time=time.strftime("%Y-%m-%d %H:%M %Z"),
         revision=_revision(),
@@ -62,27 +60,11 @@ def describe(scratch: Path, warm_bytes: int, quick: bool) -> Machine:
         kernel=platform.release(),
         python=platform.python_version(),
         libraries={name: version(name) for name in _LIBRARIES},
-        warmed_bytes=warmed,
+        ballast_bytes=ballast_bytes,
         disk_bytes_per_second=_probe_disk(scratch),
-        load_before=load_before,
+        load_before=os.getloadavg()[0],
         quick=quick,
     )
-
-
-def warm_page_cache(scratch: Path, most_bytes: int) -> int:
-    """Write and delete a file of up to `most_bytes` that fits well into free memory; returns its size.
-
-    On a fresh virtual machine the hypervisor provides memory when it is first touched, and a write into page cache
-    that was never used costs several times as much as one into recycled pages. A measurement would otherwise show how
-    much memory the machine has ever used.
-    """
-    size = min(most_bytes, int(psutil.virtual_memory().available * 0.6))
-    path = scratch / "warm"
-    with path.open("wb", buffering=0) as file:
-        for _ in range(size // len(_CHUNK)):
-            file.write(_CHUNK)
-    path.unlink()
-    return size
 
 
 def _probe_disk(scratch: Path) -> float:

@@ -10,6 +10,7 @@ from typing import Final
 
 import grpc
 
+from bench.ballast import Ballast
 from cursus_proto.v1 import topic_service_pb2, topic_service_pb2_grpc
 
 GB: Final = 1_000_000_000
@@ -26,7 +27,9 @@ class Scale:
     stored_bytes: int
     stalled_bytes: int
     latency_count: int
-    warm_bytes: int
+    ballast_bytes: int
+    top_up_bytes: int
+    """Ballast loaded before each round: more than the round before can have freed."""
 
 
 FULL: Final = Scale(
@@ -36,7 +39,8 @@ FULL: Final = Scale(
     stored_bytes=10 * GB,
     stalled_bytes=5 * GB,
     latency_count=10_000,
-    warm_bytes=16 * GB,
+    ballast_bytes=64 * GB,
+    top_up_bytes=GB,
 )
 QUICK: Final = Scale(
     rounds=3,
@@ -45,7 +49,8 @@ QUICK: Final = Scale(
     stored_bytes=GB // 2,
     stalled_bytes=GB // 2,
     latency_count=2_000,
-    warm_bytes=2 * GB,
+    ballast_bytes=2 * GB,
+    top_up_bytes=GB // 4,
 )
 
 
@@ -54,6 +59,7 @@ class Setting:
     scratch: Path
     """An empty directory of this measure alone, removed after it."""
     scale: Scale
+    ballast: Ballast
 
 
 class Topics:

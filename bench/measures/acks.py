@@ -43,7 +43,7 @@ async def measure(setting: Setting) -> Result:
             Side("acks 1", lambda number: publish_with(publish_service_pb2.ACKS_WRITTEN, number)),
             Side("acks all", lambda number: publish_with(publish_service_pb2.ACKS_ALL, number)),
         ]
-        written, synced = await take_turns("acks", sides, setting.scale.rounds, "records/s")
+        written, synced = await take_turns("acks", sides, setting, "records/s")
     return Result(
         "acks",
         f"Publish with acks all, {PRODUCERS} concurrent producers",

@@ -73,7 +73,7 @@ async def _compare(
         return await _consume_round(client, bare, job)
 
     sides = [Side("floor", from_floor), Side(side, from_broker), Side("floor, gathered", gathered)]
-    return await take_turns(name, sides, setting.scale.rounds, "records/s")
+    return await take_turns(name, sides, setting, "records/s")
 
 
 async def _consume_round(client: Worker, service: Service, job: Consume) -> Round:

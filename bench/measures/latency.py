@@ -44,7 +44,7 @@ async def measure(setting: Setting) -> Result:
                 return _round(found, broker.cpu_seconds() - cpu_started, seconds)
 
         sides = [Side("round trip, p99", round_trip), Side("delivery, p99", delivery)]
-        series = await take_turns("latency", sides, setting.scale.rounds, UNIT)
+        series = await take_turns("latency", sides, setting, UNIT)
     return Result(
         "latency",
         f"Single-record publish-to-delivery latency to a live consumer, {RATE:,}/s, no linger",

@@ -32,7 +32,7 @@ async def measure(setting: Setting) -> Result:
             Side("1 partition", lambda number: publish_to(1, number)),
             Side(f"{MANY:,} partitions", lambda number: publish_to(MANY, number)),
         ]
-        one, many = await take_turns("partitions", sides, setting.scale.rounds, "records/s")
+        one, many = await take_turns("partitions", sides, setting, "records/s")
     return Result(
         "partitions",
         f"1 partition against {MANY:,} partitions, same total load",

@@ -41,7 +41,7 @@ async def measure(setting: Setting) -> Result:
             Side("sink", to_sink),
             Side("broker, numbered", lambda number: to_broker(number, numbered=True)),
         ]
-        series = await take_turns("publish", sides, setting.scale.rounds, "records/s")
+        series = await take_turns("publish", sides, setting, "records/s")
     floor_series, broker_series, sink_series, numbered_series = series
     return Result(
         "publish",

@@ -38,7 +38,7 @@ async def measure(setting: Setting) -> Result:
                 return await publish_round(client, empty, Publish(empty.address, topic, count))
 
         sides = [Side("empty log", to_empty), Side("full log", to_full)]
-        series = await take_turns("stored", sides, setting.scale.rounds, "records/s")
+        series = await take_turns("stored", sides, setting, "records/s")
     return Result(
         "stored",
         f"Publish speed after {stored_bytes / 1e9:g} GB stored against an empty log",
