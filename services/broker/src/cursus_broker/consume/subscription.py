@@ -17,7 +17,7 @@ import structlog
 from cursus_broker.consume.credit import Credit
 from cursus_broker.consume.fetch import Catalog, Place, resolve, within
 from cursus_broker.consume.tail import Bell, past_any
-from cursus_broker.errors import CursusError, GenerationMismatch, MemberFenced, OffsetOutOfRange
+from cursus_broker.errors import CursusError, GenerationMismatch, MemberFenced, OffsetOutOfRange, ShuttingDown
 from cursus_broker.groups.api import OffsetCommit
 from cursus_broker.groups.coordinator import GroupCoordinator
 from cursus_broker.groups.state import Assignment
@@ -163,6 +163,8 @@ class Subscription:
                 await self._fail(place, reading, error)
 
     async def _fail(self, place: TopicPartition, reading: _Reading, error: CursusError) -> None:
+        if isinstance(error, ShuttingDown):
+            raise error  # the end of the stream, not of one partition
         if self._readings.get(place) is reading:
             del self._readings[place]
             await self._outbox.failed(place, error)

@@ -5,7 +5,9 @@ Handlers are wrapped when they are registered, around the whole call and so also
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn, Protocol, TypeVar
 
 import grpc
@@ -14,7 +16,7 @@ from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
-from cursus_broker.errors import CursusError, InvalidRequest, refusal_in
+from cursus_broker.errors import CursusError, InvalidRequest, ShuttingDown, refusal_in
 from cursus_broker.rpc.status import internal_status, to_status
 
 _log = structlog.get_logger()
@@ -39,6 +41,40 @@ class OpenCalls(Protocol):
     def stream_opened(self, method: str) -> None: ...
 
     def stream_closed(self, method: str) -> None: ...
+
+
+class Gate:
+    """Lets calls in until the broker stops, and knows when the last one has left."""
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self._closed = False
+        self._empty = asyncio.Event()
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Raises ShuttingDown once the gate is closed."""
+        if self._closed:
+            raise ShuttingDown
+        self._inside += 1
+        try:
+            yield
+        finally:
+            self._inside -= 1
+            if self._closed and self._inside == 0:
+                self._empty.set()
+
+    async def close(self, grace_s: float) -> bool:
+        """Let nobody in any more and wait for those inside to leave. False if some are there after `grace_s`."""
+        self._closed = True
+        if self._inside == 0:
+            return True
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._empty.wait()
+        except TimeoutError:
+            return False
+        return True
 
 
 class Undecodable:
@@ -67,14 +103,17 @@ def decoder(decode: Callable[[bytes], Request]) -> Callable[[bytes], Request | U
     return decoded
 
 
-def unary(method: str, handler: Callable[[Request, str], Awaitable[Response]]) -> Callable[..., Awaitable[Response]]:
+def unary(
+    method: str, handler: Callable[[Request, str], Awaitable[Response]], gate: Gate
+) -> Callable[..., Awaitable[Response]]:
     """Wraps `handler(request, peer)` as a unary method."""
 
     async def guarded(request: Request, context: grpc.aio.ServicerContext[Request, Response]) -> Response:
         try:
             if isinstance(request, Undecodable):
                 raise request.refusal()
-            return await handler(request, context.peer())
+            with gate.entered():
+                return await handler(request, context.peer())
         except CursusError as error:
             await _abort(context, to_status(error))
         except Exception:
@@ -85,14 +124,15 @@ def unary(method: str, handler: Callable[[Request, str], Awaitable[Response]]) -
 
 
 def stream(
-    method: str, handler: Callable[[Stream], Awaitable[None]], calls: OpenCalls
+    method: str, handler: Callable[[Stream], Awaitable[None]], gate: Gate, calls: OpenCalls
 ) -> Callable[..., Awaitable[None]]:
     """Wraps `handler(stream)` as a bidirectional method. The handler reads and writes the stream itself."""
 
     async def guarded(_: object, context: grpc.aio.ServicerContext[object, object]) -> None:
         calls.stream_opened(method)
         try:
-            await handler(context)
+            with gate.entered():
+                await handler(context)
         except Exception as error:
             # The parts of a stream run in task groups, which wrap what they raise.
             if (refused := refusal_in(error)) is not None:

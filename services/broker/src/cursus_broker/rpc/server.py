@@ -62,6 +62,9 @@ ENCODED_RESPONSES: Final = frozenset(
 # limit, and not the transport's.
 _ENVELOPE_BYTES: Final = 4 * 1024 * 1024
 
+# Time for the answers of the last calls to reach the network.
+_LAST_CALLS_S: Final = 0.25
+
 
 @dataclass(frozen=True, slots=True)
 class Servicers:
@@ -79,6 +82,7 @@ class Server:
     def __init__(self, settings: GrpcSettings, max_batch_bytes: int, calls: guard.OpenCalls) -> None:
         self._server = grpc.aio.server(options=_options(settings, max_batch_bytes))
         self._calls = calls
+        self._gate = guard.Gate()
         self._health = grpc_health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (*(service.full_name for service in SERVICES), grpc_health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -96,7 +100,9 @@ class Server:
 
     async def start(self, servicers: Servicers) -> None:
         """Serve, and say so to health checks."""
-        self._server.add_generic_rpc_handlers(tuple(_handler(service, servicers, self._calls) for service in SERVICES))
+        self._server.add_generic_rpc_handlers(
+            tuple(_handler(service, servicers, self._gate, self._calls) for service in SERVICES)
+        )
         await self._server.start()
         for name in ("", *(service.full_name for service in SERVICES)):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -104,23 +110,27 @@ class Server:
     async def stop(self, grace_s: float) -> None:
         """Tell health checks, take no new calls, let running ones go on for `grace_s`, then end them."""
         await self._health.enter_graceful_shutdown()
-        await self._server.stop(grace_s)
+        drained = await self._gate.close(grace_s)
+        # gRPC waits for calls that no handler will ever see, because they arrived while it stopped. Ours have left.
+        await self._server.stop(_LAST_CALLS_S if drained else None)
 
 
-def _handler(service: ServiceDescriptor, servicers: Servicers, calls: guard.OpenCalls) -> grpc.GenericRpcHandler:
+def _handler(
+    service: ServiceDescriptor, servicers: Servicers, gate: guard.Gate, calls: guard.OpenCalls
+) -> grpc.GenericRpcHandler:
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for method in service.methods:
         serve = _find(servicers, service.name, method.name)
         name = f"{service.name}/{method.name}"
         if method.client_streaming:
             handlers[method.name] = grpc.stream_stream_rpc_method_handler(
-                guard.stream(name, serve, calls),
+                guard.stream(name, serve, gate, calls),
                 request_deserializer=_deserializer(method.input_type),
                 response_serializer=_serializer(method.output_type),
             )
         else:
             handlers[method.name] = grpc.unary_unary_rpc_method_handler(
-                guard.unary(name, serve),
+                guard.unary(name, serve, gate),
                 request_deserializer=_deserializer(method.input_type),
                 response_serializer=_serializer(method.output_type),
             )
