@@ -189,14 +189,14 @@ def hand_out(chunk: Chunk, inbox: Inbox) -> Iterator[Record]:
     reading, batches = chunk.reading, chunk.batches
     while batches and not chunk.void:
         batch = batches[0]
-        for record in unpack(batch, reading.place, reading.position):
-            offset = record.offset
+        messages, info, offset = unpack(batch, reading.place, reading.position)
+        for message in messages:
+            record = Record(message, info, offset)
             reading.safe = offset
-            reading.position = offset + 1
+            offset += 1
+            reading.position = offset
             yield record
             if inbox.attention:
-                if not chunk.void:
-                    reading.safe = offset + 1
                 return
         reading.safe = reading.position = max(reading.position, next_offset(batch))
         batches.popleft()
@@ -208,7 +208,7 @@ def take_batch(chunk: Chunk, max_records: int) -> list[Record]:
     taken: list[Record] = []
     while batches and len(taken) < max_records and not chunk.void:
         batch = batches[0]
-        records = unpack(batch, reading.place, reading.position)
+        records = unpack(batch, reading.place, reading.position).records()
         room = max_records - len(taken)
         taken += records[:room]
         if room < len(records):
