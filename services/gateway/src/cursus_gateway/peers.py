@@ -27,13 +27,15 @@ class Peers:
     def __init__(self) -> None:
         self._forms: OrderedDict[tuple[str, str], tuple[bool, float]] = OrderedDict()
         self._asked: OrderedDict[tuple[str, str, str, int], _Asked] = OrderedDict()
+        self._joined: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def answers_bare(
         self, profile: ReplyProfile, peer: str, group: str, topic: str, partition: int, now: float
     ) -> bool:
         """Whether this FETCH_OFFSET is answered with a bare number rather than `OK offset=`.
 
-        A peer that asks the same again without having used the answer did not understand it, and gets the other one.
+        A peer that asks the same again without having used the answer did not understand it, and gets the other one;
+        unless it joined its group in between, for then it begins anew.
         """
         if profile is not ReplyProfile.AUTO:
             return profile is ReplyProfile.BARE
@@ -41,7 +43,8 @@ class Peers:
         bare = known[0] if known is not None and now - known[1] < FORGET_AFTER_S else False
         place = (peer, group, topic, partition)
         before = self._asked.get(place)
-        if before is not None and not before.moved_on and now - before.at < FORGET_AFTER_S:
+        began_anew = before is not None and self._joined.get((peer, group), 0.0) > before.at
+        if before is not None and not before.moved_on and not began_anew and now - before.at < FORGET_AFTER_S:
             bare = not before.bare
             self.saw_form(peer, group, bare, now)
         self._asked[place] = _Asked(bare, now)
@@ -55,6 +58,13 @@ class Peers:
         asked = self._asked.get((peer, group, topic, partition))
         if asked is not None:
             asked.moved_on = True
+
+    def joined(self, peer: str, group: str, now: float) -> None:
+        """The peer joins its group: what it asks next it asks because of that."""
+        self._joined[(peer, group)] = now
+        self._joined.move_to_end((peer, group))
+        while len(self._joined) > MAX_ENTRIES:
+            self._joined.popitem(last=False)
 
     def saw_form(self, peer: str, group: str, bare: bool, now: float) -> None:
         """The peer's wording shows its generation: the second takes the bare number, the third `OK`."""

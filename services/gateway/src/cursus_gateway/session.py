@@ -12,6 +12,7 @@ fit.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict, deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -402,8 +403,7 @@ class Session:
             self.third_generation = True
             group = getattr(request.command, "group", None)
             if group:
-                now = asyncio.get_running_loop().time()
-                self._services.peers.saw_form(self.peer, group, False, now)
+                self._services.peers.saw_form(self.peer, group, False, time.monotonic())
 
     async def _run(self, request: Request, raw: bool) -> None:
         match request.command:

@@ -122,6 +122,7 @@ class Translator:
                 return await self._publish(command, context, positional)
             case c.JoinGroup() as command:
                 await self._topic_metadata(command.topic)
+                self._peers.joined(context.peer, command.group, time.monotonic())
                 return await self._membership.join(command)
             case c.SyncGroup() as command:
                 return await self._membership.sync(command)
