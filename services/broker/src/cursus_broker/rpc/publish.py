@@ -25,10 +25,10 @@ from cursus_proto.v1 import publish_service_pb2 as pb
 _log = structlog.get_logger()
 
 # Answers to batches that arrive close together share a message, because a message costs the event loop as much as a
-# batch. The answerer lets this many turns of the loop pass without a further batch before it writes: some ten
-# microseconds on an idle broker, while a pipelined stream fills the answer.
-GATHER_TURNS: Final = 4
-GATHER_OUTCOMES: Final = 64
+# batch. How many are worth waiting for is learnt from the stream: more as long as batches arrive while an answer is
+# being written, and no more than came when the wait was in vain. A producer with one batch in flight never waits.
+MOST_OUTCOMES: Final = 32
+GATHER_S: Final = 0.003
 
 
 class PublishServicer:
@@ -96,6 +96,8 @@ class _PublishStream:
         self._refuse_more = False
         self._work = asyncio.Event()
         self._room = asyncio.Event()
+        self._enough = asyncio.Event()
+        self._worth_waiting_for = 1
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -112,6 +114,7 @@ class _PublishStream:
             stopping.cancel()
             self._ended = True
             self._work.set()
+            self._enough.set()
         if self._refuse_more:
             raise ShuttingDown
 
@@ -126,6 +129,8 @@ class _PublishStream:
                 raise InvalidRequest("after open, a publish stream takes only publish")
             self._unanswered.append(await self._append(request.publish))
             self._work.set()
+            if len(self._unanswered) >= self._worth_waiting_for:
+                self._enough.set()
             # Not reading is the backpressure: the transport's window fills, and the producer waits.
             while self._unanswered_bytes > self._window_bytes:
                 self._room.clear()
@@ -152,15 +157,20 @@ class _PublishStream:
                 await self._work.wait()
                 continue
             await self._settle(self._unanswered[0])
-            await self._gather()
+            if len(self._unanswered) < self._worth_waiting_for and not self._ended:
+                await self._gather()
             await self._write_ready()
+            if self._unanswered:
+                self._worth_waiting_for = min(self._worth_waiting_for + 2, MOST_OUTCOMES)
 
     async def _gather(self) -> None:
-        quiet_turns, seen = 0, len(self._unanswered)
-        while quiet_turns < GATHER_TURNS and seen < GATHER_OUTCOMES and not self._ended:
-            await asyncio.sleep(0)
-            quiet_turns = quiet_turns + 1 if len(self._unanswered) == seen else 0
-            seen = len(self._unanswered)
+        """Wait for as many batches as it seems worth, but not long."""
+        self._enough.clear()
+        try:
+            async with asyncio.timeout(GATHER_S):
+                await self._enough.wait()
+        except TimeoutError:
+            self._worth_waiting_for = len(self._unanswered)
 
     @staticmethod
     async def _settle(unanswered: _Unanswered) -> None:
@@ -176,7 +186,7 @@ class _PublishStream:
         """Answer the longest run of settled batches at the head of the queue."""
         outcomes: list[pb.PublishOutcome] = []
         now = time.perf_counter()
-        while self._unanswered and len(outcomes) < GATHER_OUTCOMES:
+        while self._unanswered and len(outcomes) < MOST_OUTCOMES:
             head = self._unanswered[0]
             if head.receipt is not None and head.receipt.synced is not None:
                 if not head.receipt.synced.done():
