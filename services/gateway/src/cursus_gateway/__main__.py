@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from cursus_gateway import __version__
 from cursus_gateway.app import serve
@@ -21,10 +21,21 @@ def main() -> None:
         GatewaySettings, program="cursus-gateway", version=__version__, argv=join_repeated(sys.argv[1:])
     )
     configure_logging(settings.logging.level, settings.logging.format)
+    failure: OSError | None = None
     try:
         run(lambda stop: serve(settings, stop))
-    except OSError as error:
-        sys.exit(f"cursus-gateway: {error}")
+    except* OSError as group:  # In a group, because the tasks beside it end with it.
+        failure = next(error for error in _leaves(group) if isinstance(error, OSError))
+    if failure is not None:
+        sys.exit(f"cursus-gateway: {failure}")
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
 
 
 def join_repeated(argv: Sequence[str]) -> list[str]:
