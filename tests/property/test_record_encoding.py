@@ -1,0 +1,71 @@
+"""The record encoder of producers against protobuf's own: the same bytes for any record."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cursus_proto import records as record_sets
+from cursus_proto.v1.records_pb2 import Header, Record
+
+values = st.one_of(st.binary(max_size=300), st.integers(2_000, 20_000).map(bytes))
+numbers = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(value=values)
+def test_a_head_and_its_value_are_a_set_of_one_record(value: bytes) -> None:
+    assert record_sets.value_head(len(value)) + value == record_sets.pack([Record(value=value)])
+
+
+@given(key=values, value=values)
+def test_a_head_with_a_key_likewise(key: bytes, value: bytes) -> None:
+    assert record_sets.keyed_head(key, len(value)) + value == record_sets.pack([Record(key=key, value=value)])
+
+
+@given(
+    key=st.one_of(st.none(), values),
+    value=values,
+    timestamp_ms=numbers,
+    headers=st.lists(st.tuples(st.text(max_size=20), st.binary(max_size=200)), max_size=4),
+    event_type=st.binary(max_size=200),
+    schema_version=st.integers(0, 2**32 - 1),
+    aggregate_version=st.integers(0, 2**64 - 1),
+    metadata=st.binary(max_size=200),
+)
+def test_a_record_with_everything_likewise(
+    key: bytes | None,
+    value: bytes,
+    timestamp_ms: int,
+    headers: list[tuple[str, bytes]],
+    event_type: bytes,
+    schema_version: int,
+    aggregate_version: int,
+    metadata: bytes,
+) -> None:
+    encoded = record_sets.encode_record(
+        value,
+        key=key,
+        timestamp_ms=timestamp_ms,
+        headers=headers,
+        event_type=event_type,
+        schema_version=schema_version,
+        aggregate_version=aggregate_version,
+        metadata=metadata,
+    )
+    message = Record(
+        key=key,
+        value=value,
+        timestamp_ms=timestamp_ms,
+        headers=[Header(key=name, value=content) for name, content in headers],
+        event_type=event_type,
+        schema_version=schema_version,
+        aggregate_version=aggregate_version,
+        metadata=metadata,
+    )
+    assert encoded == record_sets.pack([message])
+
+
+@given(contents=st.lists(values, min_size=1, max_size=20))
+def test_encoded_records_joined_are_a_set(contents: list[bytes]) -> None:
+    joined = b"".join(record_sets.encode_record(value) for value in contents)
+    assert [record.value for record in record_sets.unpack(joined)] == contents
