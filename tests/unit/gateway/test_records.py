@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cursus_gateway import records
-from cursus_gateway.records import MalformedMessages, Run, read_messages, varint, write_messages
+from cursus_gateway.delivery import write_messages
+from cursus_gateway.records import MalformedMessages, Run, read_messages, varint
 from cursus_proto import records as record_sets
 from cursus_proto.internal.v1 import opaque_pb2
 from cursus_proto.v1 import records_pb2

@@ -15,7 +15,7 @@ from cursus_gateway.membership import Membership
 from cursus_gateway.metrics import GatewayMetrics
 from cursus_gateway.peers import Peers
 from cursus_gateway.publishing import Publishing
-from cursus_gateway.session import Services
+from cursus_gateway.requests import Services
 from cursus_gateway.settings import GatewaySettings
 from cursus_gateway.streaming import Streaming
 from cursus_gateway.translate import Translator

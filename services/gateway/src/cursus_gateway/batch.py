@@ -24,8 +24,9 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class, whatever its name
 from typing import Final
 
+from cursus_gateway.delivery import Written, write_messages
 from cursus_gateway.framing import length_of
-from cursus_gateway.records import MalformedMessages, Messages, Written, read_messages, write_messages
+from cursus_gateway.records import MalformedMessages, Messages, read_messages
 from cursus_proto.internal.v1.opaque_pb2 import RecordBatch
 
 MAGIC: Final = b"\xba\x7c"

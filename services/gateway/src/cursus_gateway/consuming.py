@@ -8,10 +8,10 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from cursus_gateway import batch
+from cursus_gateway.delivery import read_payloads, write_messages
 from cursus_gateway.dialect.commands import MAX_MESSAGES, ConsumeAll, ConsumeBatch
 from cursus_gateway.framing import MAX_ANSWER_BYTES, MIB, frame
 from cursus_gateway.membership import Membership
-from cursus_gateway.records import read_payloads, write_messages
 from cursus_gateway.refusals import Refused
 from cursus_gateway.settings import GroupSettings
 from cursus_gateway.statuses import refused_by_status

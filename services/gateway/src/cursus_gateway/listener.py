@@ -17,7 +17,8 @@ from typing import Final
 import structlog
 
 from cursus_gateway.connection import RECEIVE_BYTES, Budget, Connection
-from cursus_gateway.session import Services, Session
+from cursus_gateway.requests import Services
+from cursus_gateway.session import Session
 from cursus_gateway.settings import GatewaySettings, ReplyProfile, TlsSettings
 
 log = structlog.get_logger(__name__)

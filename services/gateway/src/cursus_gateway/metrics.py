@@ -17,6 +17,7 @@ _SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.
 class GatewayMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._commands: dict[tuple[str, str], Counter] = {}
         ProcessCollector(registry=self.registry)
         registry = self.registry
         self.connections_active = Gauge(
@@ -51,7 +52,10 @@ class GatewayMetrics:
 
     def command(self, name: str, outcome: str) -> None:
         """`name` is a keyword of the protocol or BATCH or MESSAGE, so its values are few."""
-        self.commands.labels(name, outcome).inc()
+        counter = self._commands.get((name, outcome))
+        if counter is None:
+            counter = self._commands[(name, outcome)] = self.commands.labels(name, outcome)
+        counter.inc()
 
     @contextmanager
     def streaming(self) -> Iterator[None]:

@@ -12,32 +12,21 @@ fit.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import OrderedDict, deque
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, Protocol
 
 import structlog
 
 from cursus_gateway import body as bodies
-from cursus_gateway import dialect
 from cursus_gateway.batch import LegacyBatch
-from cursus_gateway.body import BarSeparated, Body, CommandText, DirectMessage, Unreadable
-from cursus_gateway.consuming import Consuming
+from cursus_gateway.body import Body
 from cursus_gateway.dialect import commands as c
 from cursus_gateway.dialect import replies
-from cursus_gateway.dialect.commands import Dialect, Malformed, Request
 from cursus_gateway.framing import MAX_BODY_BYTES, frame
-from cursus_gateway.metrics import GatewayMetrics
-from cursus_gateway.peers import Peers
-from cursus_gateway.publishing import Publishing
-from cursus_gateway.refusals import Refused, spell
+from cursus_gateway.requests import Requests, Services
 from cursus_gateway.settings import ReplyProfile
-from cursus_gateway.streaming import Streaming
-from cursus_gateway.translate import Translator, refusal_text
-from cursus_gateway.upstream import Upstream
 
 log = structlog.get_logger(__name__)
 
@@ -65,20 +54,6 @@ class Wire(Protocol):
 
     def close(self) -> None:
         """Closes after what was written is sent."""
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What all sessions share."""
-
-    upstream: Upstream
-    translator: Translator
-    publishing: Publishing
-    consuming: Consuming
-    streaming: Streaming
-    peers: Peers
-    metrics: GatewayMetrics
-    unanswered_bytes: int
 
 
 class _Slot:
@@ -125,6 +100,7 @@ class Session:
         self._waits_for_room = False
         self._pumping = False
         self._quiet = asyncio.Event()
+        self._requests = Requests(services, self)
         self._recent: OrderedDict[bytes, _Slot] = OrderedDict()
 
     # What the transport tells
@@ -194,8 +170,8 @@ class Session:
             self._quiet.set()
         if self._no_more_frames and self.idle and not self._closing:
             if self._last_words:
-                self._write_text(self._last_words)
-            self._close()
+                self.write_text(self._last_words)
+            self.close()
         self._wire.set_reading(
             not self._no_more_frames
             and not self._waits_for_room
@@ -230,6 +206,12 @@ class Session:
             self._head = bodies.read(body)
         self._head_read = True
 
+    async def _serve(self, meaning: Body, size: int) -> None:
+        try:
+            await self._requests.serve(meaning)
+        finally:
+            self._unanswered_bytes -= size
+
     def _next_frame(self) -> None:
         self._frames.popleft()
         self._head, self._head_read = None, False
@@ -248,8 +230,8 @@ class Session:
             log.debug("session.cancelled", peer=self.peer)
         except Exception:
             log.exception("session.failed", peer=self.peer)
-            self._write_text(replies.error("internal_error"))
-            self._close()
+            self.write_text(replies.error("internal_error"))
+            self.close()
         finally:
             self._task = None
             self._streaming = False
@@ -319,147 +301,37 @@ class Session:
             self._wire.write(parts)
         self._pump()
 
-    # Everything else
+    # What requests ask of their connection
 
-    async def _serve(self, meaning: Body, size: int) -> None:
-        try:
-            match meaning:
-                case Unreadable(reply, close):
-                    log.warning("request.unreadable", peer=self.peer, answer=reply)
-                    self._services.metrics.errors.labels("UNREADABLE").inc()
-                    self._write_text(reply)
-                    if close:
-                        self._close()
-                case DirectMessage(topic, payload):
-                    await self._direct(topic, payload)
-                case BarSeparated() as message:
-                    await self._bar_separated(message)
-                case CommandText(text, raw):
-                    await self._command(text, raw)
-                case _:
-                    raise AssertionError(f"{type(meaning).__name__} is served elsewhere")
-        finally:
-            self._unanswered_bytes -= size
+    def begin_stream(self) -> None:
+        """A STREAM takes over: frames behind it are not looked at, but the client is still read, to see it leave."""
+        self._streaming = True
+        self._unanswered_bytes -= sum(map(len, self._frames))
+        self._frames.clear()
+        self._wire.set_reading(True)
 
-    async def _direct(self, topic: bytes, payload: bytes) -> None:
-        self.first_generation = True
-        try:
-            name = topic.decode()
-        except UnicodeDecodeError:
-            self._write_text(replies.error("invalid_topic_name", reason="not UTF-8"))
-            return
-        try:
-            await self._services.publishing.publish_direct(name, payload, self.lane)
-        except Refused as refused:
-            self._services.metrics.command("MESSAGE", "error")
-            self._services.metrics.errors.labels(refused.reason).inc()
-            self._write_text(spell(refused, classified=self.structured_errors))
-            return
-        self._services.metrics.command("MESSAGE", "ok")
-        self._write_text(replies.OK)
-
-    async def _bar_separated(self, message: BarSeparated) -> None:
-        """Only a topic that exists makes this a message; else it is as good as garbage."""
-        self.first_generation = True
-        publish = c.Publish(message.topic, message.payload, by_content=True)
-        try:
-            await self._services.publishing.publish(publish, self.lane)
-            self._write_text(replies.OK)
-        except Refused as refused:
-            if refused.reason not in ("TOPIC_NOT_FOUND", "INVALID_TOPIC_NAME"):
-                self._write_text(spell(refused))
-                return
-            log.warning("request.unreadable", peer=self.peer, answer=replies.NOT_UNDERSTOOD)
-            self._write_text(replies.NOT_UNDERSTOOD)
-            self._close()
-
-    async def _command(self, text: bytes, raw: bool) -> None:
-        try:
-            request = dialect.parse(text)
-        except Malformed as malformed:
-            log.warning("request.malformed", peer=self.peer, answer=str(malformed))
-            self._services.metrics.command("MALFORMED", "error")
-            self._write_text(str(malformed))
-            return
-        log.debug("request", peer=self.peer, command=request.name, dialect=request.dialect.value)
-        self._note(request)
-        try:
-            await self._run(request, raw)
-            self._services.metrics.command(request.name, "ok")
-        except Refused as refused:
-            self._services.metrics.command(request.name, "error")
-            self._services.metrics.errors.labels(refused.reason).inc()
-            self._write_text(refusal_text(request, refused, classified=self.structured_errors))
-            if isinstance(request.command, c.ConsumeAll):
-                log.warning("consume.failed", peer=self.peer, topic=request.command.topic, reason=refused.reason)
-                self._close()
-
-    def _note(self, request: Request) -> None:
-        """What the wording tells of the client."""
-        positional = request.dialect is Dialect.POSITIONAL
-        self.first_generation = positional and not isinstance(request.command, c.Subscribe)
-        self.modern = self.modern or not positional
-        if request.third_generation:
-            self.third_generation = True
-            group = getattr(request.command, "group", None)
-            if group:
-                self._services.peers.saw_form(self.peer, group, False, time.monotonic())
-
-    async def _run(self, request: Request, raw: bool) -> None:
-        match request.command:
-            case c.ConsumeAll() as command:
-                sent = 0
-                async for parts in self._services.consuming.consume_all(command, self.group, self.lane):
-                    self._wire.write(parts)
-                    sent += len(parts)
-                    await self._wire.writable()
-                log.info("stream.completed", peer=self.peer, topic=command.topic, messages=sent)
-                self._close()
-            case c.Stream() as command:
-                self._services.peers.moved_on(self.peer, command.group, command.topic, command.partition)
-                self._streaming = True
-                self._unanswered_bytes -= sum(map(len, self._frames))
-                self._frames.clear()
-                self._wire.set_reading(True)
-                if await self._services.streaming.stream(command, self, raw=raw):
-                    self._close()
-            case c.Subscribe() as command:
-                await self._subscribe(command)
-            case _:
-                reply = await self._services.translator.serve(request, self, raw=raw)
-                self._wire.write(self._structured(reply.parts))
-                if reply.close:
-                    self._close()
-
-    async def _subscribe(self, command: c.Subscribe) -> None:
-        """Answers once the member is in its group, so that whatever is published after the answer is delivered."""
-        known = asyncio.get_running_loop().create_future()
-
-        def joined() -> None:
-            if not known.done():
-                known.set_result(None)
-                self._write_text(f"{replies.CHECK}Subscribed to '{command.topic}' with group '{command.group}'")
-
-        await self._services.translator.require_topic(command.topic)
-        push = asyncio.create_task(self._services.streaming.subscribe(command, self, joined))
+    def add_push(self, push: asyncio.Task[None]) -> None:
+        """Something that sends beside the answers; it ends with the connection."""
         self._pushes.add(push)
-        push.add_done_callback(lambda done: self._push_ended(done, known))
-        await known
 
-    def _push_ended(self, push: asyncio.Task[None], known: asyncio.Future[None]) -> None:
+    def push_ended(self, push: asyncio.Task[None]) -> None:
         self._pushes.discard(push)
-        error = None if push.cancelled() else push.exception()
-        if not known.done():
-            if error is None:
-                known.cancel()
-            else:
-                known.set_exception(error)
-        elif isinstance(error, Refused):
-            self._write_text(spell(error))
-        elif error is not None:
-            log.error("session.push.failed", peer=self.peer, exc_info=error)
-            self._close()
         self._pump()
+
+    def write(self, parts: list[bytes]) -> None:
+        """Whole frames; an error among them is classified where that was negotiated."""
+        self._wire.write(self._structured(parts))
+
+    def write_text(self, text: str) -> None:
+        self.write([frame(text.encode())])
+
+    def close(self) -> None:
+        """Closes after what was written; nothing more is served."""
+        self._closing = True
+        self._frames.clear()
+        for push in self._pushes:
+            push.cancel()
+        self._wire.close()
 
     def _structured(self, parts: list[bytes]) -> list[bytes]:
         """Class and retryability behind the code of an error, for a connection that negotiated them."""
@@ -469,13 +341,3 @@ class Session:
         if rest and b"=" not in rest.split(b" ", 1)[0]:
             return parts  # A sentence of an earlier generation.
         return [frame(b"ERROR: " + code + b" class=validation retryable=false" + space + rest)]
-
-    def _write_text(self, text: str) -> None:
-        self._wire.write(self._structured([frame(text.encode())]))
-
-    def _close(self) -> None:
-        self._closing = True
-        self._frames.clear()
-        for push in self._pushes:
-            push.cancel()
-        self._wire.close()

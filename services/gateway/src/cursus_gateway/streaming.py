@@ -16,12 +16,12 @@ import structlog
 
 from cursus_gateway import batch
 from cursus_gateway.consuming import Consuming
+from cursus_gateway.delivery import read_payloads
 from cursus_gateway.dialect import replies
 from cursus_gateway.dialect.commands import Stream, Subscribe
 from cursus_gateway.framing import KEEPALIVE, MAX_ANSWER_BYTES, MIB, frame
 from cursus_gateway.membership import Membership, is_java
 from cursus_gateway.metrics import GatewayMetrics
-from cursus_gateway.records import read_payloads
 from cursus_gateway.refusals import Refused, spell
 from cursus_gateway.settings import GroupSettings
 from cursus_gateway.statuses import is_transient, refused_by_call
