@@ -40,8 +40,8 @@ def consumer_config(address: str, options: dict[str, Any]) -> Any:
         group_id=options["group"],
         mode=cursus.ConsumerMode(options["mode"]),
         heartbeat_interval_ms=200,
-        # In the background: a commit made while a message is handled raises through the SDK when a rebalance took the
-        # partition away, and ends the program. So it does with the broker the SDK was made for.
+        # In the background: with immediate_commit the SDK raises out of start() when a rebalance took the partition
+        # away, and the program ends.
         auto_commit_interval_s=0.1,
         commit_batch_size=1_000_000,
     )
