@@ -95,8 +95,7 @@ class Batch:
     def metadata(self, index: int) -> RecordMetadata:
         """Where record `index` lies. Raises the batch's error."""
         if self.error is not None:
-            # A copy for each record: one instance raised in several places would collect all their tracebacks.
-            raise _copy(self.error)
+            raise self.error.copy()
         offset = self.base_offset + index if self.base_offset >= 0 else -1
         return RecordMetadata(*self.place, offset, self.append_time_ms)
 
@@ -125,14 +124,6 @@ class PackedSet:
         self.codec = codec
         self.count = count
         self.crc32c = crc32c
-
-
-def _copy(error: CursusError) -> CursusError:
-    duplicate = error.__class__.__new__(error.__class__)
-    duplicate.args = error.args
-    duplicate.__dict__.update(error.__dict__)
-    duplicate.__cause__ = error.__cause__
-    return duplicate
 
 
 class Delivered:

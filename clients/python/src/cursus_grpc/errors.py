@@ -17,7 +17,7 @@ statuses into these. A test compares the table with the broker's own reasons.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Final
 
 from cursus_grpc.types import TopicPartition
@@ -33,6 +33,23 @@ class CursusError(Exception):
     def __init__(self, message: str, metadata: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.metadata: Mapping[str, str] = dict(metadata or {})
+
+    def __reduce__(self) -> tuple[Callable[..., CursusError], tuple[object, ...]]:
+        # By attributes, not by calling the class again: subclasses have arguments of their own.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+    def copy(self) -> CursusError:
+        """Another instance of the same: one that is raised in several places would collect all their tracebacks."""
+        duplicate = _rebuild(type(self), self.args, self.__dict__)
+        duplicate.__cause__ = self.__cause__
+        return duplicate
+
+
+def _rebuild(kind: type[CursusError], args: tuple[object, ...], attributes: Mapping[str, object]) -> CursusError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
 
 
 class Refused(CursusError):

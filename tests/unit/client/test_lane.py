@@ -1,0 +1,141 @@
+"""Single turns of a lane. How they combine is in tests/property/test_producer_lane.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from cursus_grpc._batch import Batch
+from cursus_grpc._lane import Lane, UnlikelyAnswer
+from cursus_grpc.errors import (
+    BrokerUnreachable,
+    ClientClosed,
+    DeliveryTimeout,
+    RecordTooLarge,
+    SequenceConflict,
+    SequenceGap,
+    WriteTimeout,
+)
+from cursus_grpc.types import TopicPartition
+
+PLACE = TopicPartition("t", 0)
+
+
+def lane_with(*counts: int) -> tuple[Lane, list[Batch]]:
+    """A lane with batches of these sizes in flight, with deadlines 1, 2, 3 …"""
+    lane, batches = Lane(PLACE, 8), list[Batch]()
+    for index, count in enumerate(counts):
+        batch = Batch(PLACE, 0.0, 1.0 + index)
+        batch.count = count
+        lane.number(batch)
+        batches.append(batch)
+    return lane, batches
+
+
+def numbers(batches: list[Batch]) -> list[tuple[int, int]]:
+    return [(batch.epoch, batch.first_sequence) for batch in batches]
+
+
+def test_sequences_run_on_over_batches() -> None:
+    _, batches = lane_with(3, 2, 1)
+    assert numbers(batches) == [(0, 0), (0, 3), (0, 5)]
+
+
+def test_a_broken_stream_sends_all_of_them_again_in_order_with_their_numbers() -> None:
+    lane, batches = lane_with(3, 2, 1)
+    lane.connection_lost(BrokerUnreachable("broken"))
+    again = [lane.resend() for _ in batches]
+    assert again == batches
+    assert numbers(again) == [(0, 0), (0, 3), (0, 5)]
+    assert not lane.must_resend()
+
+
+def test_a_refusal_that_passes_sends_them_again_after_the_pause() -> None:
+    lane, batches = lane_with(3, 2)
+    assert lane.refuse(batches[0], lane.attempt, WriteTimeout("busy"), pause_until=5.0) == []
+    assert lane.resume_at == 5.0
+    assert [lane.resend(), lane.resend()] == batches
+
+
+def test_answers_to_an_earlier_attempt_mean_nothing() -> None:
+    lane, batches = lane_with(3, 2)
+    earlier = lane.attempt
+    lane.refuse(batches[0], earlier, WriteTimeout("busy"), pause_until=0.0)
+    assert lane.refuse(batches[1], earlier, SequenceGap("too early"), pause_until=0.0) == []
+    assert list(lane.in_flight) == batches
+    assert numbers(batches) == [(0, 0), (0, 3)]
+
+
+def test_a_final_refusal_costs_its_batch_and_the_others_begin_an_epoch() -> None:
+    lane, batches = lane_with(3, 2, 1)
+    refusal = RecordTooLarge("too large")
+    (verdict,) = lane.refuse(batches[0], lane.attempt, refusal, pause_until=0.0)
+    assert (verdict.batch, verdict.error) == (batches[0], refusal)
+    assert numbers(batches[1:]) == [(1, 0), (1, 2)]
+    assert lane.must_resend()
+
+
+def test_a_broker_that_lost_what_it_acknowledged_is_met_with_a_new_epoch() -> None:
+    lane, batches = lane_with(3, 2)
+    lane.acknowledge(batches[0], lane.attempt, 100, 0)
+    assert lane.refuse(batches[1], lane.attempt, SequenceGap("what came before?"), pause_until=0.0) == []
+    assert numbers(batches[1:]) == [(1, 0)]
+    # Offsets begin anew with the log.
+    assert lane.resend() is batches[1]
+    (verdict,) = lane.acknowledge(batches[1], lane.attempt, 0, 0)
+    assert verdict.base_offset == 0
+
+
+def test_a_conflict_leaves_the_later_batches_their_numbers() -> None:
+    lane, batches = lane_with(3, 2)
+    (verdict,) = lane.refuse(batches[0], lane.attempt, SequenceConflict("too old to be compared"), pause_until=0.0)
+    assert verdict.batch is batches[0]
+    assert numbers(batches[1:]) == [(0, 3)]
+
+
+def test_an_offset_that_goes_back_cannot_be_the_answer() -> None:
+    lane, batches = lane_with(3, 2)
+    lane.acknowledge(batches[0], lane.attempt, 100, 0)
+    with pytest.raises(UnlikelyAnswer):
+        lane.acknowledge(batches[1], lane.attempt, 100, 0)
+
+
+def test_an_expired_batch_is_sent_again_while_a_younger_one_depends_on_it() -> None:
+    lane, batches = lane_with(3, 2)
+    (verdict,) = lane.expire(1.0)
+    assert isinstance(verdict.error, DeliveryTimeout)
+    assert verdict.error.maybe_stored
+    lane.connection_lost(BrokerUnreachable("broken"))
+    assert [lane.resend(), lane.resend()] == batches
+    assert lane.acknowledge(batches[0], lane.attempt, 0, 0) == []  # told already
+    (verdict,) = lane.acknowledge(batches[1], lane.attempt, 3, 0)
+    assert verdict.error is None
+
+
+def test_when_all_have_expired_a_new_epoch_begins() -> None:
+    lane, batches = lane_with(3, 2)
+    assert len(lane.expire(10.0)) == 2
+    assert lane.idle
+    fresh = Batch(PLACE, 10.0, 20.0)
+    fresh.count = 1
+    lane.number(fresh)
+    assert numbers([fresh]) == [(1, 0)]
+    assert not any(batch is fresh for batch in batches)
+
+
+def test_a_batch_that_was_only_ever_refused_is_known_not_to_be_stored() -> None:
+    lane, batches = lane_with(3)
+    lane.refuse(batches[0], lane.attempt, WriteTimeout("busy"), pause_until=9.0)
+    (verdict,) = lane.expire(1.0)
+    assert isinstance(verdict.error, DeliveryTimeout)
+    assert not verdict.error.maybe_stored
+    assert isinstance(verdict.error.__cause__, WriteTimeout)
+
+
+def test_giving_up_tells_what_may_be_stored_from_what_is_not() -> None:
+    lane, _ = lane_with(3)
+    waiting = Batch(PLACE, 0.0, 1.0)
+    lane.sealed.append(waiting)
+    sent, unsent = lane.abandon(ClientClosed("closed"))
+    assert isinstance(sent.error, DeliveryTimeout)
+    assert sent.error.maybe_stored
+    assert isinstance(unsent.error, ClientClosed)
