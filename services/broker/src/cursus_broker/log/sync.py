@@ -10,9 +10,8 @@ import asyncio
 import heapq
 import time
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from cursus_broker.errors import StorageFailed
 from cursus_broker.log.files import Files
@@ -34,8 +33,7 @@ Writing to a file that is being synced is slow: without the rest a busy log, in 
 be syncing, and an append took 220 µs instead of 60."""
 
 
-@dataclass(frozen=True, slots=True)
-class SyncPlan:
+class SyncPlan(NamedTuple):
     """What one sync covers, fixed when it starts."""
 
     upto: int  # everything below this offset is in the files named here, or was synced before
@@ -62,21 +60,12 @@ class Source(Protocol):
     def sync_failed(self, failure: StorageFailed) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class BulkPart:
-    """One log's share of a sync of many."""
-
-    source: Source
-    plan: SyncPlan
-    outcome: asyncio.Future[None]
-
-
 class GroupedSync:
     """The syncs of one log, one at a time. A failure is final: after it the kernel may have dropped the dirty pages, so
     a second fdatasync that succeeds would prove nothing."""
 
     def __init__(self, source: Source, synced_offset: int, executor: Executor) -> None:
-        self._source = source
+        self.source = source
         self._executor = executor
         self._loop = asyncio.get_running_loop()
         self._running: asyncio.Future[None] | None = None
@@ -109,24 +98,20 @@ class GroupedSync:
     def start(self) -> asyncio.Future[None]:
         """Start a sync unless one runs; answers the one that runs. Its result tells nothing: see `failure`."""
         if self._running is None:
-            plan = self._source.plan_sync()
-            self._follow(plan, self._loop.run_in_executor(self._executor, self._source.perform_sync, plan))
-            assert self._running is not None
+            plan = self.source.plan_sync()
+            self._started_at = self._loop.time()
+            self._running = self._loop.run_in_executor(self._executor, self.source.perform_sync, plan)
+            self._running.add_done_callback(partial(self._performed, plan))
         return self._running
 
-    def join(self) -> BulkPart | None:
-        """Leave the next sync to somebody who syncs many logs at once; None if one of our own runs."""
+    def join(self, bulk: asyncio.Future[None]) -> SyncPlan | None:
+        """Leave the next sync to somebody who syncs many logs at once, calls `finish`, and then ends `bulk`. None if a
+        sync runs already."""
         if self._running is not None:
             return None
-        plan = self._source.plan_sync()
-        outcome: asyncio.Future[None] = self._loop.create_future()
-        self._follow(plan, outcome)
-        return BulkPart(self._source, plan, outcome)
-
-    def _follow(self, plan: SyncPlan, future: asyncio.Future[None]) -> None:
         self._started_at = self._loop.time()
-        self._running = future
-        future.add_done_callback(partial(self._finished, plan))
+        self._running = bulk
+        return self.source.plan_sync()
 
     async def settled(self) -> None:
         """Return when no sync runs."""
@@ -134,14 +119,17 @@ class GroupedSync:
             await asyncio.wait([self._running])
             await asyncio.sleep(0)  # the callback of the future runs after those who wait for it are scheduled
 
-    def _finished(self, plan: SyncPlan, future: asyncio.Future[None]) -> None:
+    def _performed(self, plan: SyncPlan, future: asyncio.Future[None]) -> None:
+        self.finish(plan, asyncio.CancelledError() if future.cancelled() else future.exception())
+
+    def finish(self, plan: SyncPlan, error: BaseException | None) -> None:
+        """Take note of what became of a sync, and wake those it concerns."""
         self._running = None
         now = self._loop.time()
         self.rested_at = now + _REST * (now - self._started_at)
-        error = asyncio.CancelledError() if future.cancelled() else future.exception()
         if error is not None:
             self.failure = StorageFailed(f"sync failed: {error!r}; the log takes no more until it is opened anew")
-            self._source.sync_failed(self.failure)
+            self.source.sync_failed(self.failure)
             for _, woken in self._waiting:
                 if not woken.done():
                     woken.set_exception(StorageFailed(str(self.failure)))
@@ -149,7 +137,9 @@ class GroupedSync:
             return
         assert plan.upto >= self.synced_offset
         self.synced_offset = plan.upto
-        self._source.sync_finished(plan)
+        self.source.sync_finished(plan)
+        if not self._waiting:
+            return
         still_waiting = []
         for upto, woken in self._waiting:
             if upto > plan.upto:
@@ -257,11 +247,15 @@ class Flusher:
         return due
 
     def _start_bulk(self, syncs: list[GroupedSync]) -> None:
-        parts = [part for sync in syncs if (part := sync.join()) is not None]
+        # One future for all of them: with a thousand logs, one each would cost as much as their appends.
+        bulk: asyncio.Future[None] = self._loop.create_future()
+        parts = [(sync, plan) for sync in syncs if (plan := sync.join(bulk)) is not None]
         self._running += 1
         self.bulk_syncs += 1
-        bulk = self._loop.run_in_executor(self._executor, self._sync_together, [(p.source, p.plan) for p in parts])
-        bulk.add_done_callback(partial(self._bulk_done, parts))
+        synced = self._loop.run_in_executor(
+            self._executor, self._sync_together, [(sync.source, plan) for sync, plan in parts]
+        )
+        synced.add_done_callback(partial(self._bulk_done, bulk, parts))
 
     def _sync_together(self, parts: list[tuple[Source, SyncPlan]]) -> list[Exception | None]:
         """Sync all plans at once and answer what became of each. Runs in a thread."""
@@ -276,12 +270,15 @@ class Flusher:
             source.count_sync(seconds)
         return [None] * len(parts)
 
-    def _bulk_done(self, parts: list[BulkPart], bulk: asyncio.Future[list[Exception | None]]) -> None:
-        for part, error in zip(parts, bulk.result(), strict=True):
-            if error is None:
-                part.outcome.set_result(None)
-            else:
-                part.outcome.set_exception(error)
+    def _bulk_done(
+        self,
+        bulk: asyncio.Future[None],
+        parts: list[tuple[GroupedSync, SyncPlan]],
+        synced: asyncio.Future[list[Exception | None]],
+    ) -> None:
+        for (sync, plan), error in zip(parts, synced.result(), strict=True):
+            sync.finish(plan, error)
+        bulk.set_result(None)
         self._flushed(None)
 
     def _flushed(self, _future: asyncio.Future[None] | None) -> None:
