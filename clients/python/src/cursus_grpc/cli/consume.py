@@ -1,0 +1,208 @@
+"""`cursus consume`: print the records of a topic, from any place, up to the end or for ever, alone or in a group."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import BinaryIO, Final
+
+import click
+
+from cursus_grpc import BEGINNING, END, Consumer, Record, TopicPartition
+from cursus_grpc.cli import completion, formats, places
+from cursus_grpc.cli.interrupt import Interrupt, Interrupted
+from cursus_grpc.cli.output import plural, say
+from cursus_grpc.cli.session import Command, Session, pass_session
+
+_BATCH_RECORDS: Final = 5_000
+"""Printed between two looks at the signals."""
+_IDLE_S: Final = 0.5
+"""How long nothing has to come before a group is asked whether it has read everything."""
+
+
+class PlaceType(click.ParamType[places.WrittenPlace]):
+    """A place as `places.py` reads it."""
+
+    name = "PLACE"
+
+    def convert(
+        self, value: str | places.WrittenPlace, param: click.Parameter | None, ctx: click.Context | None
+    ) -> places.WrittenPlace:
+        if not isinstance(value, str):
+            return value
+        try:
+            return places.parse(value, int(time.time() * 1000))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@dataclass
+class Sink:
+    """Where records are printed. Counts them, and ends the flow when there are enough."""
+
+    stream: BinaryIO
+    printer: formats.Printer
+    interrupt: Interrupt
+    limit: int | None
+    count: int = 0
+    partitions: set[int] = field(default_factory=set)
+
+    @property
+    def room(self) -> int:
+        """How many records may still be printed."""
+        return sys.maxsize if self.limit is None else self.limit - self.count
+
+    def write(self, records: Sequence[Record]) -> None:
+        """Print these and let go of them. Raises BrokenPipeError."""
+        stream, printer = self.stream, self.printer
+        for record in records:
+            stream.write(printer(record))
+        stream.flush()
+        self.count += len(records)
+        self.partitions.update({record.partition for record in records})
+
+
+@click.command(
+    cls=Command,
+    epilog="\b\n" + "PLACE is one of\n"
+    "  beginning, end         the ends of each partition\n"
+    "  42                     an offset\n"
+    "  -5                     the last five records of each partition\n"
+    "  @-10m, @-1h30m, @-2d   that long ago\n"
+    "  @2026-05-01T12:00:00Z  a time; without a zone it is yours\n"
+    "  @1777636800000         milliseconds since 1970\n"
+    "\n"
+    "\b\nFORMAT is text, json, hex, or a string with\n"
+    "  %t topic  %p partition  %o offset  %k key  %s value  %h headers  %T timestamp\n"
+    "  %K and %S the lengths of key and value;  \\n \\t \\xHH  as in C\n"
+    "\n"
+    "Example: cursus consume orders --from @-10m --follow --format '%p:%o %k=%s\\n'",
+)
+@click.argument("topic", shell_complete=completion.topics)
+@click.option("--from", "start", type=PlaceType(), help="Where to begin. Default: the beginning, or the group's place.")
+@click.option(
+    "--until", type=PlaceType(), help="Where to stop, this place not included. Default: the end as it is now."
+)
+@click.option("--follow", "-F", is_flag=True, help="Wait for more instead of stopping at the end.")
+@click.option("--partition", "-p", "partitions", type=click.IntRange(min=0), multiple=True, help="May be repeated.")
+@click.option("--group", "-g", shell_complete=completion.groups, help="Read as a member of this group, and commit.")
+@click.option("--count", "-c", type=click.IntRange(min=0), help="Stop after this many records.")
+@click.option("--format", "-f", "form", metavar="FORMAT", help="How a record is printed. Default: text.")
+@click.option("--quiet", "-q", is_flag=True, help="No summary on stderr.")
+@pass_session
+def consume(
+    session: Session,
+    topic: str,
+    start: places.WrittenPlace | None,
+    until: places.WrittenPlace | None,
+    follow: bool,
+    partitions: tuple[int, ...],
+    group: str | None,
+    count: int | None,
+    form: str | None,
+    quiet: bool,
+) -> None:
+    """Print the records of a topic.
+
+    Without --follow it stops at the end. Partitions are then printed one after the other, each in its order.
+    """
+    try:
+        printer = formats.named(form or ("json" if session.json else "text"), terminal=sys.stdout.isatty())
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--format") from error
+    if follow and until is not None:
+        raise click.UsageError("--follow never stops, --until does: give one of them")
+    with Interrupt.watched() as interrupt:
+        sink = Sink(sys.stdout.buffer, printer, interrupt, count)
+        with suppress(Interrupted):
+            if group is not None:
+                _refuse_with_group(start, until, partitions)
+                _as_member(session, topic, group, start, follow, sink)
+            elif follow:
+                _following(session, topic, start, partitions, sink)
+            else:
+                _bounded(session, topic, start, until, partitions, sink)
+    if not quiet:
+        where = f" of {len(sink.partitions)} partitions" if len(sink.partitions) > 1 else ""
+        say(plural(sink.count, "record") + where)
+
+
+def _refuse_with_group(
+    start: places.WrittenPlace | None, until: places.WrittenPlace | None, partitions: tuple[int, ...]
+) -> None:
+    if partitions or until is not None:
+        raise click.UsageError("a group decides itself which partitions to read: no --partition and no --until with it")
+    if start not in (None, BEGINNING, END):
+        raise click.UsageError(
+            "with --group, --from is beginning or end, for partitions it has never read; `cursus group reset` moves it"
+        )
+
+
+def _bounded(
+    session: Session,
+    topic: str,
+    start: places.WrittenPlace | None,
+    until: places.WrittenPlace | None,
+    partitions: tuple[int, ...],
+    sink: Sink,
+) -> None:
+    with session.admin() as admin, sink.interrupt.waiting():
+        starts = places.offsets(admin, topic, BEGINNING if start is None else start, partitions)
+        ends = places.offsets(admin, topic, END, partitions)
+        if until is not None:
+            stops = places.offsets(admin, topic, until, partitions)
+            ends = {partition: min(end, stops[partition]) for partition, end in ends.items()}
+    with session.consumer() as consumer:
+        for partition in sorted(starts):
+            # Beyond the end is a place too: the log may grow to it, and is not there yet.
+            if starts[partition] < ends[partition] and sink.room:
+                records = consumer.range(topic, partition, starts[partition], ends[partition])
+                while chunk := _take(records, sink):
+                    sink.write(chunk)
+
+
+def _take(records: Iterator[Record], sink: Sink) -> list[Record]:
+    """Some records at a time: the signals can be watched for a batch at the cost of one record."""
+    with sink.interrupt.waiting():
+        return list(islice(records, min(_BATCH_RECORDS, sink.room)))
+
+
+def _following(
+    session: Session, topic: str, start: places.WrittenPlace | None, partitions: tuple[int, ...], sink: Sink
+) -> None:
+    with session.admin() as admin, sink.interrupt.waiting():
+        starts = places.offsets(admin, topic, BEGINNING if start is None else start, partitions)
+    with session.consumer() as consumer:
+        consumer.assign({TopicPartition(topic, partition): offset for partition, offset in starts.items()})
+        while sink.room:
+            with sink.interrupt.waiting():
+                records = consumer.poll_batch(min(_BATCH_RECORDS, sink.room))
+            sink.write(records)
+
+
+def _as_member(
+    session: Session, topic: str, group: str, start: places.WrittenPlace | None, follow: bool, sink: Sink
+) -> None:
+    with session.admin() as admin, sink.interrupt.waiting():
+        admin.describe_topic(topic)  # a group may wait for a topic that is not there yet; a person mistypes names
+    with session.consumer(group=group, reset="latest" if start is END else "earliest") as consumer:
+        consumer.subscribe([topic])
+        told_of_waiting = False
+        # Leaving the block counts the last batch as processed: it has been printed, and what was not is read again.
+        while sink.room and not sink.interrupt.requested:
+            with sink.interrupt.waiting():
+                records = consumer.poll_batch(min(_BATCH_RECORDS, sink.room), None if follow else _IDLE_S)
+                if not records and consumer.assignment() and _at_end(consumer):
+                    return
+                if not records and not consumer.assignment() and not told_of_waiting:
+                    say(f"waiting for partitions: other members of {group} may have all of them")
+                    told_of_waiting = True
+            sink.write(records)
+
+
+def _at_end(consumer: Consumer) -> bool:
+    return all(consumer.lag(partition) == 0 for partition in consumer.assignment())

@@ -1,0 +1,158 @@
+"""How a record is printed: as text, as a line of JSON, as a hex dump, or by a format string like kcat's.
+
+    %t topic        %s value       %S its length in bytes
+    %p partition    %k key         %K its length in bytes, -1 without a key
+    %o offset       %h headers     %T timestamp in milliseconds since 1970
+    %% a percent sign; \\n \\r \\t \\0 \\\\ \\xHH as in C
+
+Printers make bytes, because keys and values are bytes: what is not text arrives as it was sent.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from cursus_grpc import Record
+
+Printer = Callable[[Record], bytes]
+"""Everything that is written for a record, its line end included."""
+
+_TOKENS: Final[dict[str, Printer]] = {
+    "t": lambda record: record.topic.encode(),
+    "p": lambda record: b"%d" % record.partition,
+    "o": lambda record: b"%d" % record.offset,
+    "k": lambda record: record.key or b"",
+    "K": lambda record: b"%d" % (-1 if record.key is None else len(record.key)),
+    "s": lambda record: record.value,
+    "S": lambda record: b"%d" % len(record.value),
+    "h": lambda record: b",".join(name.encode() + b"=" + value for name, value in record.headers),
+    "T": lambda record: b"%d" % record.timestamp_ms,
+}
+_ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
+_PIECE: Final = re.compile(r"%(?P<token>.?)|\\x(?P<hex>[0-9a-fA-F]{2})|\\(?P<escape>.?)|(?P<plain>[^%\\]+)", re.DOTALL)
+_DUMP_BYTES: Final = 16
+
+
+def named(name: str, *, terminal: bool) -> Printer:
+    """The printer called `text`, `json` or `hex`, or made of a format string. Raises ValueError.
+
+    On a terminal text is shown so that it cannot harm it; anywhere else the bytes are passed on as they are.
+    """
+    match name:
+        case "text":
+            return _shown if terminal else _raw
+        case "json":
+            return json_line
+        case "hex":
+            return hex_dump
+    if "%" not in name:
+        raise ValueError(f"{name!r} is no format: it is text, json, hex or a string with %t %p %o %k %K %s %S %h %T")
+    return compiled(name)
+
+
+def compiled(text: str) -> Printer:
+    """The printer a format string describes. Raises ValueError.
+
+    >>> compiled("%q")
+    Traceback (most recent call last):
+    ValueError: '%q' in the format: the tokens are %t %p %o %k %K %s %S %h %T %%
+    """
+    parts: list[bytes | Printer] = []
+    for piece in _PIECE.finditer(text):
+        token, code, escape, plain = piece["token"], piece["hex"], piece["escape"], piece["plain"]
+        if plain is not None:
+            parts.append(plain.encode())
+        elif code is not None:
+            parts.append(bytes.fromhex(code))
+        elif token == "%":
+            parts.append(b"%")
+        elif token is not None:
+            if token not in _TOKENS:
+                known = " ".join(f"%{name}" for name in _TOKENS)
+                raise ValueError(f"{piece[0]!r} in the format: the tokens are {known} %%")
+            parts.append(_TOKENS[token])
+        elif escape in _ESCAPES:
+            parts.append(_ESCAPES[escape])
+        else:
+            raise ValueError(f"{piece[0]} in the format: the escapes are \\n \\r \\t \\0 \\\\ \\xHH")
+    return lambda record: b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
+
+
+def _raw(record: Record) -> bytes:
+    return record.value + b"\n"
+
+
+def _shown(record: Record) -> bytes:
+    return printable(record.value).encode() + b"\n"
+
+
+def printable(value: bytes | str) -> str:
+    """Text as a terminal may show it: what is not UTF-8 and what steers a terminal is escaped.
+
+    >>> print(printable(b"caf\\xc3\\xa9 \\xff \\x1b[31m"))
+    café \\xff \\x1b[31m
+    """
+    text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\t" else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def json_line(record: Record) -> bytes:
+    """A record as `publish --format json` takes it back. What is not UTF-8 is in `…_base64` instead."""
+    fields: dict[str, object] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+    }
+    key = record.key
+    if key is None:
+        fields["key"] = None
+    else:
+        fields.update(_text_or_base64("key", key))
+    fields.update(_text_or_base64("value", record.value))
+    if record.headers:
+        fields["headers"] = [{"name": name, **_text_or_base64("value", value)} for name, value in record.headers]
+    if record.event_type:
+        fields.update(_text_or_base64("event_type", record.event_type))
+    if record.schema_version:
+        fields["schema_version"] = record.schema_version
+    if record.aggregate_version:
+        fields["aggregate_version"] = record.aggregate_version
+    if record.metadata:
+        fields.update(_text_or_base64("metadata", record.metadata))
+    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+
+
+def _text_or_base64(name: str, content: bytes) -> dict[str, str]:
+    try:
+        return {name: content.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(content).decode("ascii")}
+
+
+def hex_dump(record: Record) -> bytes:
+    """A head line, then key and value in the form of `hexdump -C`."""
+    lines = [f"{record.topic}[{record.partition}] offset {record.offset}, timestamp {record.timestamp_ms}"]
+    for name, content in (("key", record.key), ("value", record.value)):
+        if content is not None:
+            lines.append(f"  {name}, {len(content)} bytes")
+            lines.extend(f"  {line}" for line in _dump(content))
+    return "\n".join(lines).encode() + b"\n"
+
+
+def _dump(content: bytes) -> Iterator[str]:
+    for at in range(0, len(content), _DUMP_BYTES):
+        row = content[at : at + _DUMP_BYTES]
+        left, right = row[:8].hex(" "), row[8:].hex(" ")
+        shown = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in row)
+        yield f"{at:08x}  {left:<23}  {right:<23}  |{shown}|"

@@ -1,0 +1,303 @@
+"""`cursus group …`: look at consumer groups, move them, delete them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.console import Group as Stack
+from rich.live import Live
+from rich.text import Text
+
+from cursus_grpc import Admin
+from cursus_grpc.cli import completion, places, resets
+from cursus_grpc.cli.confirm import confirm
+from cursus_grpc.cli.consume import PlaceType
+from cursus_grpc.cli.live import refreshed
+from cursus_grpc.cli.output import (
+    Cell,
+    Column,
+    column,
+    drawn,
+    duration,
+    json_document,
+    json_line,
+    number,
+    plural,
+    say,
+    table,
+)
+from cursus_grpc.cli.session import Group, Session, pass_session
+from cursus_grpc.types import GroupDescription, OffsetChange
+
+_LAG: list[Column] = [
+    column("TOPIC"),
+    *map(number, ("PARTITION", "COMMITTED", "END", "LAG", "BEHIND")),
+    column("MEMBER"),
+]
+
+
+@click.group(cls=Group)
+def group() -> None:
+    """Look at consumer groups, move them, delete them."""
+
+
+@group.command("list")
+@pass_session
+def list_groups(session: Session) -> None:
+    """List all groups with their total lag."""
+    with session.admin() as admin:
+        found = [admin.describe_group(one.name) for one in admin.list_groups()]
+    if session.json:
+        json_document([_summary_json(one) for one in found])
+        return
+    table(
+        [column("GROUP"), column("STATE"), *map(number, ("MEMBERS", "GENERATION", "LAG")), column("STRATEGY")],
+        [
+            [
+                one.summary.name,
+                one.summary.state,
+                one.summary.member_count,
+                one.summary.generation,
+                total_lag(one),
+                one.summary.strategy,
+            ]
+            for one in found
+        ],
+    )
+
+
+@group.command()
+@click.argument("name", shell_complete=completion.groups)
+@click.option("--watch", "-w", is_flag=True, help="Show it again and again until Ctrl-C.")
+@click.option(
+    "--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds, for --watch."
+)
+@pass_session
+def describe(session: Session, name: str, watch: bool, interval: float) -> None:
+    """Show a group's members and how far it has come in each partition."""
+    with session.admin() as admin:
+        if not watch:
+            _show(session, admin.describe_group(name))
+        elif session.json or not sys.stdout.isatty():
+            for _ in refreshed(interval):
+                json_line(_description_json(admin.describe_group(name)))
+        else:
+            _watch(admin, name, interval)
+
+
+def _watch(admin: Admin, name: str, interval_s: float) -> None:
+    with Live(console=Console(highlight=False), screen=False, auto_refresh=False) as live:
+        for _ in refreshed(interval_s):
+            found = admin.describe_group(name)
+            head = Text(f"{time.strftime('%H:%M:%S')}  {_head(found)}")
+            live.update(Stack(head, drawn(_LAG, _lag_rows(found))), refresh=True)
+
+
+def _show(session: Session, found: GroupDescription) -> None:
+    if session.json:
+        json_document(_description_json(found))
+        return
+    click.echo(_head(found))
+    click.echo()
+    table(_LAG, _lag_rows(found))
+    if found.members:
+        click.echo()
+        table(
+            [
+                column("MEMBER"),
+                column("CLIENT"),
+                column("PEER"),
+                column("TOPICS"),
+                number("PARTITIONS"),
+                column("INSTANCE"),
+            ],
+            [
+                [
+                    member.member_id,
+                    member.client_id,
+                    member.peer,
+                    ", ".join(member.topics) or f"/{member.topic_pattern}/",
+                    len(member.partitions),
+                    member.instance_id or None,
+                ]
+                for member in found.members
+            ],
+        )
+
+
+@group.command(
+    epilog="\b\nExamples:\n"
+    "  cursus group reset billing --to beginning\n"
+    "  cursus group reset billing --to @-1h --topic orders --partition 3 --yes\n"
+    "  cursus group describe billing -o json > saved.json\n"
+    "  cursus group reset billing --file saved.json --yes",
+)
+@click.argument("name", shell_complete=completion.groups)
+@click.option("--to", "to", type=PlaceType(), help=f"The place: {places.GRAMMAR}.")
+@click.option("--like", metavar="GROUP", shell_complete=completion.groups, help="Where another group is.")
+@click.option(
+    "--file",
+    "saved",
+    type=click.Path(path_type=Path, allow_dash=True),
+    help="What was saved: JSON of `group describe`, or lines of TOPIC PARTITION OFFSET.",
+)
+@click.option(
+    "--topic",
+    "-t",
+    "topics",
+    multiple=True,
+    shell_complete=completion.topics,
+    help="Only this one; may be repeated. Default: all the group has read.",
+)
+@click.option(
+    "--partition",
+    "-p",
+    "partitions",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Only this one, of the one --topic; may be repeated.",
+)
+@click.option("--yes", "-y", is_flag=True, help="Do it without being asked.")
+@pass_session
+def reset(session: Session, /, name: str, **wanted: Any) -> None:
+    """Move a group's committed offsets, after showing what would change.
+
+    The group must not be reading the partitions. A group that does not exist is made.
+    """
+    yes: bool = wanted.pop("yes")
+    plan = resets.Wanted(**wanted)
+    with session.admin() as admin:
+        targets = plan.targets(admin, name)
+        changes = admin.reset_offsets(name, targets, dry_run=True)
+        moved = sum(change.before != change.after for change in changes)
+        if not session.json:
+            table(
+                [column("TOPIC"), *map(number, ("PARTITION", "NOW", "THEN", "MOVES"))],
+                [_change_row(change) for change in changes],
+            )
+        elif not yes:
+            json_document(_changes_json(name, changes, done=False))
+        confirm(f"Move {moved} of {len(changes)} offsets of {name}?", yes=yes, ask=not session.json)
+        # What was previewed, not what the place means by now: records keep coming.
+        done = admin.reset_offsets(name, {change.partition: change.after for change in changes})
+    if session.json:
+        json_document(_changes_json(name, done, done=True))
+    else:
+        say(f"moved {moved} of {len(done)} offsets of {name}")
+
+
+@group.command()
+@click.argument("names", nargs=-1, required=True, shell_complete=completion.groups)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@pass_session
+def delete(session: Session, names: tuple[str, ...], yes: bool) -> None:
+    """Delete groups and what they have committed."""
+    with session.admin() as admin:
+        for name in names:
+            say(_head(admin.describe_group(name)))
+        confirm("Delete for good?", yes=yes)
+        for name in names:
+            admin.delete_group(name)
+    if session.json:
+        json_document({"deleted": list(names)})
+    else:
+        say(f"deleted {', '.join(names)}")
+
+
+def total_lag(found: GroupDescription) -> int:
+    """Records between what is committed and the ends of the partitions, over all of them."""
+    return sum(part.lag_records for part in found.partitions)
+
+
+def _head(found: GroupDescription) -> str:
+    one = found.summary
+    return (
+        f"group {one.name}: {one.state}, {plural(one.member_count, 'member')}, generation {one.generation}, {one.strategy},"
+        f" lag {total_lag(found):,} in {plural(len(found.partitions), 'partition')}"
+    )
+
+
+def _lag_rows(found: GroupDescription) -> Iterable[list[Cell]]:
+    return [
+        [
+            part.partition.topic,
+            part.partition.partition,
+            part.committed_offset,
+            part.next_offset,
+            part.lag_records,
+            duration(part.lag_seconds) if part.lag_records else None,
+            part.member_id or None,
+        ]
+        for part in found.partitions
+    ]
+
+
+def _change_row(change: OffsetChange) -> list[Cell]:
+    moves = None if change.before is None else f"{change.after - change.before:+,}".replace("+0", "0")
+    return [change.partition.topic, change.partition.partition, change.before, change.after, moves]
+
+
+def _changes_json(name: str, changes: Iterable[OffsetChange], *, done: bool) -> dict[str, object]:
+    return {
+        "group": name,
+        "done": done,
+        "changes": [
+            {
+                "topic": change.partition.topic,
+                "partition": change.partition.partition,
+                "before": change.before,
+                "after": change.after,
+            }
+            for change in changes
+        ],
+    }
+
+
+def _summary_json(found: GroupDescription) -> dict[str, object]:
+    one = found.summary
+    return {
+        "group": one.name,
+        "state": one.state,
+        "member_count": one.member_count,
+        "generation": one.generation,
+        "strategy": one.strategy,
+        "lag_records": total_lag(found),
+    }
+
+
+def _description_json(found: GroupDescription) -> dict[str, object]:
+    return {
+        **_summary_json(found),
+        "partitions": [
+            {
+                "topic": part.partition.topic,
+                "partition": part.partition.partition,
+                "committed_offset": part.committed_offset,
+                "earliest_offset": part.earliest_offset,
+                "next_offset": part.next_offset,
+                "lag_records": part.lag_records,
+                "lag_seconds": part.lag_seconds,
+                "member_id": part.member_id,
+                "metadata": part.metadata,
+            }
+            for part in found.partitions
+        ],
+        "members": [
+            {
+                "member_id": member.member_id,
+                "instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "peer": member.peer,
+                "topics": list(member.topics),
+                "topic_pattern": member.topic_pattern,
+                "partitions": [{"topic": place.topic, "partition": place.partition} for place in member.partitions],
+            }
+            for member in found.members
+        ],
+    }

@@ -1,0 +1,305 @@
+"""`cursus publish`: send lines, files or JSON records to a topic."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import BinaryIO, Final, Literal, get_args
+
+import click
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from cursus_grpc import CursusError, Producer, RecordMetadata
+from cursus_grpc.cli import completion, records_in
+from cursus_grpc.cli.failures import INTERRUPTED, Failed
+from cursus_grpc.cli.output import json_document, plural, say, size, stderr_console
+from cursus_grpc.cli.records_in import Outgoing
+from cursus_grpc.cli.session import Command, Session, pass_session
+from cursus_grpc.cli.topics import Assignment
+from cursus_grpc.types import Acks, Compression
+
+_SHOW_EVERY_S: Final = 0.1
+_ACKS: Final[dict[str, Acks]] = {"0": 0, "1": 1, "all": "all"}
+
+
+class Tally:
+    """What became of the records, as the client's thread reports it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.records = 0
+        self.failed = 0
+        self.error: CursusError | None = None
+        self.partitions: dict[int, tuple[int, int, int]] = {}
+        """Records, first and last offset of each partition."""
+
+    def note(self, place: RecordMetadata | None, error: CursusError | None) -> None:
+        with self._lock:
+            if place is None:
+                self.failed += 1
+                self.error = self.error or error
+                return
+            self.records += 1
+            count, first, last = self.partitions.get(place.partition, (0, place.offset, place.offset))
+            self.partitions[place.partition] = (count + 1, min(first, place.offset), max(last, place.offset))
+
+
+class Pace:
+    """At most `per_second` records a second, evenly; None: as fast as it goes."""
+
+    def __init__(self, per_second: float | None) -> None:
+        self._interval_s = 1 / per_second if per_second else 0.0
+        self._next_at = time.monotonic()
+
+    def wait(self) -> None:
+        if self._interval_s:
+            pause_s = self._next_at - time.monotonic()
+            if pause_s > 0:
+                time.sleep(pause_s)
+            # From now on if we fell behind: a broker that stood still is not flooded afterwards.
+            self._next_at = max(self._next_at, time.monotonic() - 1.0) + self._interval_s
+
+
+class Bar:
+    """The progress on stderr: by bytes where the input's size is known, else a count."""
+
+    def __init__(self, progress: Progress, total_bytes: int | None) -> None:
+        self._progress = progress
+        self._task: TaskID = progress.add_task("publishing", total=total_bytes, records=0)
+        self._shown_at = 0.0
+        self._bytes = 0
+        self._records = 0
+
+    @staticmethod
+    def shown(total_bytes: int | None) -> Progress:
+        known = [BarColumn(), DownloadColumn(binary_units=True)] if total_bytes else []
+        return Progress(
+            TextColumn("publishing"),
+            *known,
+            TextColumn("{task.fields[records]:,} records"),
+            TimeElapsedColumn(),
+            console=stderr_console(),
+            transient=True,
+        )
+
+    def note(self, read_bytes: int) -> None:
+        self._bytes += read_bytes
+        self._records += 1
+        now = time.monotonic()
+        if now - self._shown_at >= _SHOW_EVERY_S:
+            self._shown_at = now
+            self._progress.update(self._task, completed=self._bytes, records=self._records)
+
+
+@click.command(
+    cls=Command,
+    epilog="\b\nExamples:\n"
+    "  echo hello | cursus publish greetings\n"
+    "  printf 'ann:tea\\nmia:coffee\\n' | cursus publish orders --key-delimiter :\n"
+    "  cursus consume orders -f json | cursus publish copy --format json\n"
+    "  cursus publish logs app.log --rate 1000",
+)
+@click.argument("topic", shell_complete=completion.topics)
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--value", "-v", "values", multiple=True, help="Publish this instead of reading. May be repeated.")
+@click.option(
+    "--format",
+    "-f",
+    "form",
+    type=click.Choice(["lines", "json", "file"]),
+    default="lines",
+    show_default=True,
+    help="A record is a line, a JSON object on a line, or a whole file.",
+)
+@click.option("--key", "-k", help="The key of every record.")
+@click.option("--key-delimiter", "-K", help="Lines are KEY, this, VALUE.")
+@click.option("--header", "-H", "headers", type=Assignment(), multiple=True, help="For every record. May be repeated.")
+@click.option("--partition", "-p", type=click.IntRange(min=0), help="Default: by key, or in turn.")
+@click.option(
+    "--acks", type=click.Choice(list(_ACKS)), default="1", show_default=True, help="0 accepted, 1 written, all synced."
+)
+@click.option("--compression", type=click.Choice(get_args(Compression)), default="none", show_default=True)
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="At most this many records a second.")
+@click.option(
+    "--delivery-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=120.0,
+    show_default=True,
+    help="Seconds a record may take, over all retries.",
+)
+@click.option("--progress/--no-progress", default=None, help="Default: where stderr is a terminal.")
+@click.option("--quiet", "-q", is_flag=True, help="No summary on stderr.")
+@pass_session
+def publish(
+    session: Session,
+    topic: str,
+    files: tuple[Path, ...],
+    values: tuple[str, ...],
+    form: Literal["lines", "json", "file"],
+    key: str | None,
+    key_delimiter: str | None,
+    headers: tuple[tuple[str, str], ...],
+    partition: int | None,
+    acks: str,
+    compression: Compression,
+    rate: float | None,
+    delivery_timeout: float,
+    progress: bool | None,
+    quiet: bool,
+) -> int:
+    """Publish lines from stdin, or what FILES hold (- is stdin)."""
+    if values and files:
+        raise click.UsageError("give --value or FILES, not both")
+    if key_delimiter is not None and (key is not None or form != "lines" or not key_delimiter):
+        raise click.UsageError("--key-delimiter splits lines; it does not go with --key or another --format")
+    default = Outgoing(
+        b"",
+        None if key is None else _encoded(key),
+        tuple((name, _encoded(value)) for name, value in headers) or None,
+        partition,
+    )
+    if values:
+        records: Iterator[Outgoing] = (Outgoing(_encoded(value)) for value in values)
+        total_bytes: int | None = None
+    else:
+        sources = files or (Path("-"),)
+        total_bytes = _total_bytes(sources)
+        records = _records(sources, form, key_delimiter)
+    if progress is None:
+        progress = not values and sys.stderr.isatty() and not sys.stdin.isatty()
+    tally, began = Tally(), time.monotonic()
+    interrupted = False
+    with (
+        session.producer(
+            acks=_ACKS[acks],
+            compression=compression,
+            delivery_timeout_s=delivery_timeout,
+            on_delivery=tally.note,
+        ) as producer,
+        Bar.shown(total_bytes) if progress else nullcontext() as shown,
+    ):
+        bar = Bar(shown, total_bytes) if shown is not None else None
+        try:
+            sent_bytes = _send(producer, topic, records, default, Pace(rate), bar, tally)
+        except KeyboardInterrupt:
+            # What was read so far is delivered; a second Ctrl-C gives up on that.
+            interrupted, sent_bytes = True, None
+        finally:
+            if not producer.flush(delivery_timeout):
+                say("warning: the delivery timeout passed with records unsettled")
+    _report(session, topic, tally, sent_bytes, time.monotonic() - began, quiet)
+    if tally.error is not None:
+        say(f"{plural(tally.failed, 'record')} not published")
+        raise tally.error
+    return INTERRUPTED if interrupted else 0
+
+
+def _send(
+    producer: Producer,
+    topic: str,
+    records: Iterator[Outgoing],
+    default: Outgoing,
+    pace: Pace,
+    bar: Bar | None,
+    tally: Tally,
+) -> int:
+    """Send everything, and answer the bytes of the values. Stops at the first record that could not be delivered."""
+    sent_bytes = 0
+    for record in records:
+        pace.wait()
+        producer.send(
+            topic,
+            record.value,
+            default.key if record.key is None else record.key,
+            partition=default.partition,
+            timestamp_ms=record.timestamp_ms,
+            headers=default.headers if record.headers is None else record.headers,
+            event_type=record.event_type,
+            schema_version=record.schema_version,
+            aggregate_version=record.aggregate_version,
+            metadata=record.metadata,
+        )
+        sent_bytes += len(record.value)
+        if bar is not None:
+            bar.note(len(record.value) + 1)
+        if tally.error is not None:
+            break
+    return sent_bytes
+
+
+def _records(sources: tuple[Path, ...], form: str, key_delimiter: str | None) -> Iterator[Outgoing]:
+    """The records of all sources, one after the other."""
+    if key_delimiter is not None:
+        parse = records_in.keyed(_encoded(key_delimiter))
+    else:
+        parse = records_in.from_json if form == "json" else records_in.plain
+    for source in sources:
+        if str(source) == "-":
+            if sys.stdin.isatty() and form != "file":
+                say("a record a line; Ctrl-D ends")
+            yield from _of(sys.stdin.buffer, "stdin", form, parse)
+        else:
+            with source.open("rb") as stream:
+                yield from _of(stream, str(source), form, parse)
+
+
+def _of(stream: BinaryIO, name: str, form: str, parse: records_in.Parse) -> Iterator[Outgoing]:
+    if form == "file":
+        yield Outgoing(stream.read())
+    else:
+        yield from records_in.parsed(stream, parse, name)
+
+
+def _total_bytes(sources: tuple[Path, ...]) -> int | None:
+    """The size of the input, None if it cannot be known. Raises Failed for what cannot be read at all, before anything
+    is published."""
+    total = 0
+    for source in sources:
+        if str(source) == "-":
+            found = os.fstat(sys.stdin.fileno())
+        elif source.is_dir():
+            raise Failed(f"{source} is a directory", "name its files", "BAD_INPUT")
+        else:
+            found = source.stat()
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        total += found.st_size
+    return total
+
+
+def _encoded(text: str) -> bytes:
+    """An argument as the shell passed it, also if it is not UTF-8."""
+    return os.fsencode(text)
+
+
+def _report(session: Session, topic: str, tally: Tally, sent_bytes: int | None, seconds: float, quiet: bool) -> None:
+    partitions = sorted(tally.partitions.items())
+    if session.json:
+        json_document(
+            {
+                "topic": topic,
+                "records": tally.records,
+                "failed": tally.failed,
+                "seconds": round(seconds, 3),
+                "partitions": [
+                    {"partition": partition, "records": count, "first_offset": first, "last_offset": last}
+                    for partition, (count, first, last) in partitions
+                ],
+            }
+        )
+    elif not quiet:
+        where = ", ".join(
+            f"partition {partition} offset {first}"
+            if first == last
+            else f"partition {partition} offsets {first}-{last}"
+            for partition, (_, first, last) in partitions[:8]
+        )
+        more = f" and {len(partitions) - 8} more partitions" if len(partitions) > 8 else ""
+        amount = f", {size(sent_bytes)}" if sent_bytes is not None else ""
+        say(f"published {plural(tally.records, 'record')} to {topic}{amount}{': ' if where else ''}{where}{more}")
