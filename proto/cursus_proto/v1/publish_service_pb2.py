@@ -26,39 +26,39 @@ from cursus_proto.v1 import records_pb2 as cursus_dot_v1_dot_records__pb2
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x63ursus/v1/publish_service.proto\x12\tcursus.v1\x1a\x17\x63ursus/v1/records.proto\x1a\x17google/rpc/status.proto\"\x9b\x01\n\x10ProducerIdentity\x12\n\n\x02id\x18\x01 \x01(\x0c\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x1b\n\x0e\x66irst_sequence\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12)\n\nsequencing\x18\x04 \x01(\x0e\x32\x15.cursus.v1.Sequencing\x12\x11\n\tsequences\x18\x05 \x03(\x04\x42\x11\n\x0f_first_sequence\"\xee\x02\n\x0ePublishRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x16\n\tpartition\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x1d\n\x04\x61\x63ks\x18\x03 \x01(\x0e\x32\x0f.cursus.v1.Acks\x12-\n\x08producer\x18\x04 \x01(\x0b\x32\x1b.cursus.v1.ProducerIdentity\x12/\n\rdeduplication\x18\x05 \x01(\x0e\x32\x18.cursus.v1.Deduplication\x12\x1f\n\x05\x63odec\x18\x06 \x01(\x0e\x32\x10.cursus.v1.Codec\x12\x14\n\x0crecord_count\x18\x07 \x01(\x05\x12\x1b\n\x0erecords_crc32c\x18\x08 \x01(\x07H\x01\x88\x01\x01\x12%\n\x07records\x18\t \x01(\x0b\x32\x14.cursus.v1.RecordSet\x12\x1a\n\x12\x63ompressed_records\x18\n \x01(\x0c\x42\x0c\n\n_partitionB\x11\n\x0f_records_crc32c\"=\n\x0fPublishResponse\x12*\n\x08\x61ppended\x18\x01 \x03(\x0b\x32\x18.cursus.v1.AppendedBatch\"x\n\rAppendedBatch\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x03\x12\x14\n\x0crecord_count\x18\x03 \x01(\x05\x12\x11\n\tduplicate\x18\x04 \x01(\x08\x12\x16\n\x0e\x61ppend_time_ms\x18\x05 \x01(\x03\"}\n\x14PublishStreamRequest\x12,\n\x04open\x18\x01 \x01(\x0b\x32\x1c.cursus.v1.PublishStreamOpenH\x00\x12,\n\x07publish\x18\x02 \x01(\x0b\x32\x19.cursus.v1.PublishRequestH\x00\x42\t\n\x07request\"&\n\x11PublishStreamOpen\x12\x11\n\tclient_id\x18\x01 \x01(\t\"\x85\x01\n\x15PublishStreamResponse\x12\x30\n\x06opened\x18\x01 \x01(\x0b\x32\x1e.cursus.v1.PublishStreamOpenedH\x00\x12.\n\x08outcomes\x18\x02 \x01(\x0b\x32\x1a.cursus.v1.PublishOutcomesH\x00\x42\n\n\x08response\"D\n\x13PublishStreamOpened\x12\x14\n\x0cwindow_bytes\x18\x01 \x01(\x03\x12\x17\n\x0fmax_batch_bytes\x18\x02 \x01(\x03\">\n\x0fPublishOutcomes\x12+\n\x08outcomes\x18\x01 \x03(\x0b\x32\x19.cursus.v1.PublishOutcome\"s\n\x0ePublishOutcome\x12/\n\tpublished\x18\x01 \x01(\x0b\x32\x1a.cursus.v1.PublishResponseH\x00\x12%\n\x07refused\x18\x02 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\t\n\x07outcome*O\n\x04\x41\x63ks\x12\x14\n\x10\x41\x43KS_UNSPECIFIED\x10\x00\x12\x11\n\rACKS_ACCEPTED\x10\x01\x12\x10\n\x0c\x41\x43KS_WRITTEN\x10\x02\x12\x0c\n\x08\x41\x43KS_ALL\x10\x03*X\n\nSequencing\x12\x1a\n\x16SEQUENCING_UNSPECIFIED\x10\x00\x12\x15\n\x11SEQUENCING_STRICT\x10\x01\x12\x17\n\x13SEQUENCING_WINDOWED\x10\x02*a\n\rDeduplication\x12\x1d\n\x19\x44\x45\x44UPLICATION_UNSPECIFIED\x10\x00\x12\x16\n\x12\x44\x45\x44UPLICATION_NONE\x10\x01\x12\x19\n\x15\x44\x45\x44UPLICATION_CONTENT\x10\x02\x32\xaa\x01\n\x0ePublishService\x12@\n\x07Publish\x12\x19.cursus.v1.PublishRequest\x1a\x1a.cursus.v1.PublishResponse\x12V\n\rPublishStream\x12\x1f.cursus.v1.PublishStreamRequest\x1a .cursus.v1.PublishStreamResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x63ursus/v1/publish_service.proto\x12\tcursus.v1\x1a\x17\x63ursus/v1/records.proto\x1a\x17google/rpc/status.proto\"\x9b\x01\n\x10ProducerIdentity\x12\n\n\x02id\x18\x01 \x01(\x0c\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x1b\n\x0e\x66irst_sequence\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12)\n\nsequencing\x18\x04 \x01(\x0e\x32\x15.cursus.v1.Sequencing\x12\x11\n\tsequences\x18\x05 \x03(\x04\x42\x11\n\x0f_first_sequence\"\xee\x02\n\x0ePublishRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x16\n\tpartition\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x1d\n\x04\x61\x63ks\x18\x03 \x01(\x0e\x32\x0f.cursus.v1.Acks\x12-\n\x08producer\x18\x04 \x01(\x0b\x32\x1b.cursus.v1.ProducerIdentity\x12/\n\rdeduplication\x18\x05 \x01(\x0e\x32\x18.cursus.v1.Deduplication\x12\x1f\n\x05\x63odec\x18\x06 \x01(\x0e\x32\x10.cursus.v1.Codec\x12\x14\n\x0crecord_count\x18\x07 \x01(\x05\x12\x1b\n\x0erecords_crc32c\x18\x08 \x01(\x07H\x01\x88\x01\x01\x12%\n\x07records\x18\t \x01(\x0b\x32\x14.cursus.v1.RecordSet\x12\x1a\n\x12\x63ompressed_records\x18\n \x01(\x0c\x42\x0c\n\n_partitionB\x11\n\x0f_records_crc32c\"=\n\x0fPublishResponse\x12*\n\x08\x61ppended\x18\x01 \x03(\x0b\x32\x18.cursus.v1.AppendedBatch\"\x94\x01\n\rAppendedBatch\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x03\x12\x14\n\x0crecord_count\x18\x03 \x01(\x05\x12\x11\n\tduplicate\x18\x04 \x01(\x08\x12\x16\n\x0e\x61ppend_time_ms\x18\x05 \x01(\x03\x12\x1a\n\x12\x66resh_record_count\x18\x06 \x01(\x05\"}\n\x14PublishStreamRequest\x12,\n\x04open\x18\x01 \x01(\x0b\x32\x1c.cursus.v1.PublishStreamOpenH\x00\x12,\n\x07publish\x18\x02 \x01(\x0b\x32\x19.cursus.v1.PublishRequestH\x00\x42\t\n\x07request\"&\n\x11PublishStreamOpen\x12\x11\n\tclient_id\x18\x01 \x01(\t\"\x85\x01\n\x15PublishStreamResponse\x12\x30\n\x06opened\x18\x01 \x01(\x0b\x32\x1e.cursus.v1.PublishStreamOpenedH\x00\x12.\n\x08outcomes\x18\x02 \x01(\x0b\x32\x1a.cursus.v1.PublishOutcomesH\x00\x42\n\n\x08response\"D\n\x13PublishStreamOpened\x12\x14\n\x0cwindow_bytes\x18\x01 \x01(\x03\x12\x17\n\x0fmax_batch_bytes\x18\x02 \x01(\x03\">\n\x0fPublishOutcomes\x12+\n\x08outcomes\x18\x01 \x03(\x0b\x32\x19.cursus.v1.PublishOutcome\"s\n\x0ePublishOutcome\x12/\n\tpublished\x18\x01 \x01(\x0b\x32\x1a.cursus.v1.PublishResponseH\x00\x12%\n\x07refused\x18\x02 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\t\n\x07outcome*O\n\x04\x41\x63ks\x12\x14\n\x10\x41\x43KS_UNSPECIFIED\x10\x00\x12\x11\n\rACKS_ACCEPTED\x10\x01\x12\x10\n\x0c\x41\x43KS_WRITTEN\x10\x02\x12\x0c\n\x08\x41\x43KS_ALL\x10\x03*X\n\nSequencing\x12\x1a\n\x16SEQUENCING_UNSPECIFIED\x10\x00\x12\x15\n\x11SEQUENCING_STRICT\x10\x01\x12\x17\n\x13SEQUENCING_WINDOWED\x10\x02*a\n\rDeduplication\x12\x1d\n\x19\x44\x45\x44UPLICATION_UNSPECIFIED\x10\x00\x12\x16\n\x12\x44\x45\x44UPLICATION_NONE\x10\x01\x12\x19\n\x15\x44\x45\x44UPLICATION_CONTENT\x10\x02\x32\xaa\x01\n\x0ePublishService\x12@\n\x07Publish\x12\x19.cursus.v1.PublishRequest\x1a\x1a.cursus.v1.PublishResponse\x12V\n\rPublishStream\x12\x1f.cursus.v1.PublishStreamRequest\x1a .cursus.v1.PublishStreamResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'cursus.v1.publish_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACKS']._serialized_start=1362
-  _globals['_ACKS']._serialized_end=1441
-  _globals['_SEQUENCING']._serialized_start=1443
-  _globals['_SEQUENCING']._serialized_end=1531
-  _globals['_DEDUPLICATION']._serialized_start=1533
-  _globals['_DEDUPLICATION']._serialized_end=1630
+  _globals['_ACKS']._serialized_start=1391
+  _globals['_ACKS']._serialized_end=1470
+  _globals['_SEQUENCING']._serialized_start=1472
+  _globals['_SEQUENCING']._serialized_end=1560
+  _globals['_DEDUPLICATION']._serialized_start=1562
+  _globals['_DEDUPLICATION']._serialized_end=1659
   _globals['_PRODUCERIDENTITY']._serialized_start=97
   _globals['_PRODUCERIDENTITY']._serialized_end=252
   _globals['_PUBLISHREQUEST']._serialized_start=255
   _globals['_PUBLISHREQUEST']._serialized_end=621
   _globals['_PUBLISHRESPONSE']._serialized_start=623
   _globals['_PUBLISHRESPONSE']._serialized_end=684
-  _globals['_APPENDEDBATCH']._serialized_start=686
-  _globals['_APPENDEDBATCH']._serialized_end=806
-  _globals['_PUBLISHSTREAMREQUEST']._serialized_start=808
-  _globals['_PUBLISHSTREAMREQUEST']._serialized_end=933
-  _globals['_PUBLISHSTREAMOPEN']._serialized_start=935
-  _globals['_PUBLISHSTREAMOPEN']._serialized_end=973
-  _globals['_PUBLISHSTREAMRESPONSE']._serialized_start=976
-  _globals['_PUBLISHSTREAMRESPONSE']._serialized_end=1109
-  _globals['_PUBLISHSTREAMOPENED']._serialized_start=1111
-  _globals['_PUBLISHSTREAMOPENED']._serialized_end=1179
-  _globals['_PUBLISHOUTCOMES']._serialized_start=1181
-  _globals['_PUBLISHOUTCOMES']._serialized_end=1243
-  _globals['_PUBLISHOUTCOME']._serialized_start=1245
-  _globals['_PUBLISHOUTCOME']._serialized_end=1360
-  _globals['_PUBLISHSERVICE']._serialized_start=1633
-  _globals['_PUBLISHSERVICE']._serialized_end=1803
+  _globals['_APPENDEDBATCH']._serialized_start=687
+  _globals['_APPENDEDBATCH']._serialized_end=835
+  _globals['_PUBLISHSTREAMREQUEST']._serialized_start=837
+  _globals['_PUBLISHSTREAMREQUEST']._serialized_end=962
+  _globals['_PUBLISHSTREAMOPEN']._serialized_start=964
+  _globals['_PUBLISHSTREAMOPEN']._serialized_end=1002
+  _globals['_PUBLISHSTREAMRESPONSE']._serialized_start=1005
+  _globals['_PUBLISHSTREAMRESPONSE']._serialized_end=1138
+  _globals['_PUBLISHSTREAMOPENED']._serialized_start=1140
+  _globals['_PUBLISHSTREAMOPENED']._serialized_end=1208
+  _globals['_PUBLISHOUTCOMES']._serialized_start=1210
+  _globals['_PUBLISHOUTCOMES']._serialized_end=1272
+  _globals['_PUBLISHOUTCOME']._serialized_start=1274
+  _globals['_PUBLISHOUTCOME']._serialized_end=1389
+  _globals['_PUBLISHSERVICE']._serialized_start=1662
+  _globals['_PUBLISHSERVICE']._serialized_end=1832
 # @@protoc_insertion_point(module_scope)

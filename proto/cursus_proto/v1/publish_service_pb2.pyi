@@ -266,6 +266,7 @@ class AppendedBatch(_message.Message):
     RECORD_COUNT_FIELD_NUMBER: _builtins.int
     DUPLICATE_FIELD_NUMBER: _builtins.int
     APPEND_TIME_MS_FIELD_NUMBER: _builtins.int
+    FRESH_RECORD_COUNT_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """The partition."""
     base_offset: _builtins.int
@@ -280,6 +281,10 @@ class AppendedBatch(_message.Message):
     """
     append_time_ms: _builtins.int
     """When the broker stored the part, in milliseconds since 1970."""
+    fresh_record_count: _builtins.int
+    """Number of records that were stored now: all of them, none if `duplicate`, or those of a windowed part that were not
+    stored before. The last one has base_offset + fresh_record_count - 1.
+    """
     def __init__(
         self,
         *,
@@ -288,10 +293,11 @@ class AppendedBatch(_message.Message):
         record_count: _builtins.int = ...,
         duplicate: _builtins.bool = ...,
         append_time_ms: _builtins.int = ...,
+        fresh_record_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_ms", b"append_time_ms", "base_offset", b"base_offset", "duplicate", b"duplicate", "partition", b"partition", "record_count", b"record_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_ms", b"append_time_ms", "base_offset", b"base_offset", "duplicate", b"duplicate", "fresh_record_count", b"fresh_record_count", "partition", b"partition", "record_count", b"record_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -126,6 +126,18 @@ async def test_an_idempotent_key_value_publish_is_stored_once(stack: Stack) -> N
         assert sum([len(await client.payloads(name, partition)) for partition in range(4)]) == 1
 
 
+async def test_rule_29_last_offset_counts_only_what_a_partly_repeated_batch_stored(stack: Stack, topic: str) -> None:
+    def numbered(first: int, stop: int) -> bytes:
+        messages = [Message(number, b"p", payload=b"%d" % number) for number in range(first, stop)]
+        return batch_body(messages, topic=topic, idempotent=True)
+
+    async with stack.connect() as client:
+        assert (await client.publish(numbered(1, 5)))["last_offset"] == 3
+        assert (await client.publish(numbered(3, 7)))["last_offset"] == 5
+        assert (await client.publish(numbered(1, 5)))["last_offset"] == 3
+        assert await client.payloads(topic) == [b"1", b"2", b"3", b"4", b"5", b"6"]
+
+
 async def test_rule_35_rejoining_changes_nothing(stack: Stack, topic: str) -> None:
     join = f"JOIN_GROUP topic={topic} group=re-{topic} member={{}}"
     bare = str(uuid.uuid4())

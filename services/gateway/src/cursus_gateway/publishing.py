@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from cursus_gateway.batch import LegacyBatch
@@ -96,37 +96,41 @@ class Publishing:
                 continue
             assert isinstance(refused, Refused), "pipelines end futures in no other way"
             if refused.reason == "NOT_LEADER":
-                task = asyncio.create_task(self._publish_at_leader(batch, index, lane, started, answer))
+                task = asyncio.create_task(self._publish_at_leader(batch, futures[:index], lane, started, answer))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             else:
                 answer(self._refusal(batch, refused), False)
             return
         self._metrics.published(batch.count, started)
-        answer(_acknowledged(batch, futures[-1].result()), True)
+        answer(_acknowledged(batch, [future.result() for future in futures]), True)
 
     async def _publish_at_leader(
-        self, batch: LegacyBatch, first: int, lane: int, started: float, answer: Callable[[str, bool], None]
+        self,
+        batch: LegacyBatch,
+        earlier: Sequence[asyncio.Future[pb.PublishResponse]],
+        lane: int,
+        started: float,
+        answer: Callable[[str, bool], None],
     ) -> None:
-        """Publishes the runs from `first` on to whoever leads the partition now, one after the other."""
-        response: pb.PublishResponse | None = None
-        runs, attempts = list(batch.messages.runs[first:]), 0
+        """Publishes the runs behind the `earlier` ones to whoever leads the partition now, one after the other."""
+        responses = [future.result() for future in earlier]
+        runs, attempts = list(batch.messages.runs[len(earlier) :]), 0
         while runs:
             if attempts:
                 await asyncio.sleep(0.05 * attempts)
             await self._upstream.find_leader(batch.topic, batch.partition)
             try:
                 while runs:
-                    response = await self._submit(batch, runs[0], lane)
+                    responses.append(await self._submit(batch, runs[0], lane))
                     runs.pop(0)
             except Refused as refused:
                 attempts += 1
                 if refused.reason != "NOT_LEADER" or attempts >= _LEADER_ATTEMPTS:
                     answer(self._refusal(batch, refused), False)
                     return
-        assert response is not None, "there was at least one run"
         self._metrics.published(batch.count, started)
-        answer(_acknowledged(batch, response), True)
+        answer(_acknowledged(batch, responses), True)
 
     def _refusal(self, batch: LegacyBatch, refused: Refused) -> str:
         """RULE 32: text for whatever a retry or a person can cure; JSON only for fencing, which P2 takes for sent."""
@@ -222,12 +226,23 @@ class Publishing:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def _acknowledged(batch: LegacyBatch, last: pb.PublishResponse) -> str:
-    appended, messages = last.appended[-1], batch.messages
-    # An unknown place of a repetition is -1, which Go cannot read as unsigned.
-    last_offset = appended.base_offset + appended.record_count - 1 if appended.base_offset >= 0 else 0
+def last_offset(parts: Iterable[pb.AppendedBatch]) -> int:
+    """The highest offset that storing these parts assigned, or had assigned if all are repetitions (RULE 29). 0 if that
+    is not known any more: the broker's -1 is nothing Go can read as unsigned.
+    """
+    fresh, repeated = 0, 0
+    for part in parts:
+        if part.fresh_record_count:
+            fresh = max(fresh, part.base_offset + part.fresh_record_count)
+        elif part.base_offset >= 0:
+            repeated = max(repeated, part.base_offset + part.record_count)
+    return max(0, (fresh or repeated) - 1)
+
+
+def _acknowledged(batch: LegacyBatch, responses: Sequence[pb.PublishResponse]) -> str:
+    messages = batch.messages
     return replies.acknowledgement(
-        last_offset,
+        last_offset(response.appended[-1] for response in responses),
         messages.last_epoch,
         messages.last_producer_id,
         messages.first_sequence,

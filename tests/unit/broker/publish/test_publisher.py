@@ -69,8 +69,8 @@ async def test_an_equal_single_record_within_the_window_is_answered_with_the_fir
         stored_at = at.clock.now_ms
         at.clock.now_ms += WINDOW_MS - 1
         again = await at.publisher.publish(plain(b"hello", partition=None))
-        assert first.placed == [Placed(0, 0, 1, False, stored_at)]
-        assert again.placed == [Placed(0, 0, 1, True, stored_at)]
+        assert first.placed == [Placed(0, 0, 1, False, stored_at, 1)]
+        assert again.placed == [Placed(0, 0, 1, True, stored_at, 0)]
         assert at.tally.duplicates == [("orders", "content", 1)]
         at.clock.now_ms += 1
         late = await at.publisher.publish(plain(b"hello", partition=1))
@@ -190,7 +190,7 @@ async def test_a_windowed_repetition_stores_only_its_new_records_and_says_so(tmp
         overlapping = plain(b"2", b"3", b"4")._replace(producer_id=b"p", first_sequence=2, windowed=True)
         await at.publisher.publish(first)
         receipt = await at.publisher.publish(overlapping)
-        assert receipt.placed == [Placed(0, 2, 3, False, at.clock.now_ms)]
+        assert receipt.placed == [Placed(0, 2, 3, False, at.clock.now_ms, 2)]
         assert await at.values(0) == [b"1", b"2", b"3", b"4"]
         assert at.tally.duplicates == [("orders", "sequence", 1)]
 

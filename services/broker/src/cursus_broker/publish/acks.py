@@ -27,6 +27,7 @@ class Placed(NamedTuple):
     record_count: int
     duplicate: bool
     append_time_ms: int
+    fresh_record_count: int
 
 
 @dataclass(slots=True)

@@ -173,15 +173,17 @@ class Publisher:
         header = partition.append(repack(batch, kept, sequences), self._now_ms())
         partition.producers.record(header, windowed=True, sequences=sequences)
         self._tally.duplicate(partition.topic, "sequence", batch.record_count - len(kept))
-        placed = Placed(partition.id, header.base_offset, batch.record_count, False, header.append_time_ms)
+        placed = Placed(
+            partition.id, header.base_offset, batch.record_count, False, header.append_time_ms, header.record_count
+        )
         return placed, header.next_offset
 
     def _repeated(self, partition: Partition, batch: Batch, stored: StoredBatch | None) -> Landed:
         """The answer to a repetition. It promises what the original would; an unknown place is synced to the end."""
         self._tally.duplicate(partition.topic, "sequence", batch.record_count)
         if stored is None:
-            return Placed(partition.id, -1, batch.record_count, True, 0), partition.next_offset
-        placed = Placed(partition.id, stored.base_offset, batch.record_count, True, stored.append_time_ms)
+            return Placed(partition.id, -1, batch.record_count, True, 0, 0), partition.next_offset
+        placed = Placed(partition.id, stored.base_offset, batch.record_count, True, stored.append_time_ms, 0)
         return placed, stored.next_offset
 
     async def _append_looking(self, topic: Topic, submission: Submission, batch: Batch) -> Receipt:
@@ -202,7 +204,7 @@ class Publisher:
             first = topic.content.find(fingerprint, self._now_ms())
             if first is not None:
                 self._tally.duplicate(topic.name, "content", 1)
-                placed = Placed(first.partition, first.offset, 1, True, first.time_ms)
+                placed = Placed(first.partition, first.offset, 1, True, first.time_ms, 0)
                 log = topic.partition(first.partition).log
                 return _receipt(submission.acks, [placed], [(log, Offset(first.offset + 1))])
 
@@ -263,7 +265,8 @@ async def _compare(partition: Partition, batch: Batch, stored: StoredBatch) -> N
 
 
 def _placed(partition: Partition, header: EntryHeader) -> Landed:
-    placed = Placed(partition.id, header.base_offset, header.record_count, False, header.append_time_ms)
+    count = header.record_count
+    placed = Placed(partition.id, header.base_offset, count, False, header.append_time_ms, count)
     return placed, header.next_offset
 
 

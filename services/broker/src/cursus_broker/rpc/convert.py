@@ -94,6 +94,7 @@ def receipt_to_proto(receipt: Receipt) -> publish_service_pb2.PublishResponse:
                 record_count=placed.record_count,
                 duplicate=placed.duplicate,
                 append_time_ms=placed.append_time_ms,
+                fresh_record_count=placed.fresh_record_count,
             )
             for placed in receipt.placed
         ]
