@@ -34,10 +34,11 @@ _STALLED_S: Final = 30.0
 """Without a single record for this long a measurement is given up."""
 
 _topic = click.argument("topic", required=False, shell_complete=completion.topics)
-_records = click.option("--records", "-n", type=click.IntRange(min=1), default=500_000, show_default=True)
+_records = click.option("--records", "-n", metavar="N", type=click.IntRange(min=1), default=500_000, show_default=True)
 _size = click.option(
     "--size",
     "value_bytes",
+    metavar="N",
     type=click.IntRange(min=8, max=16 * 2**20),
     default=100,
     show_default=True,
@@ -45,6 +46,7 @@ _size = click.option(
 )
 _partitions = click.option(
     "--partitions",
+    metavar="N",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
@@ -74,9 +76,15 @@ def bench() -> None:
 @_partitions
 @_acks
 @_compression
-@click.option("--batch-bytes", type=click.IntRange(min=1), default=256 * 1024, show_default=True)
+@click.option("--batch-bytes", metavar="N", type=click.IntRange(min=1), default=256 * 1024, show_default=True)
 @click.option(
-    "--linger", "linger_ms", type=click.FloatRange(min=0), default=0.0, show_default=True, help="Milliseconds."
+    "--linger",
+    "linger_ms",
+    metavar="N",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Milliseconds.",
 )
 @pass_session
 def produce(
@@ -144,8 +152,10 @@ def consume(session: Session, topic: str | None, records: int, value_bytes: int,
 
 @bench.command()
 @_topic
-@click.option("--rate", type=click.FloatRange(min=1), default=1_000.0, show_default=True, help="Records a second.")
-@click.option("--records", "-n", type=click.IntRange(min=1), default=5_000, show_default=True)
+@click.option(
+    "--rate", metavar="N", type=click.FloatRange(min=1), default=1_000.0, show_default=True, help="Records a second."
+)
+@click.option("--records", "-n", metavar="N", type=click.IntRange(min=1), default=5_000, show_default=True)
 @_size
 @_acks
 @pass_session

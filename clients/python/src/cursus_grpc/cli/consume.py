@@ -88,9 +88,11 @@ class Sink:
     "--until", type=PlaceType(), help="Where to stop, this place not included. Default: the end as it is now."
 )
 @click.option("--follow", "-F", is_flag=True, help="Wait for more instead of stopping at the end.")
-@click.option("--partition", "-p", "partitions", type=click.IntRange(min=0), multiple=True, help="May be repeated.")
+@click.option(
+    "--partition", "-p", "partitions", metavar="N", type=click.IntRange(min=0), multiple=True, help="May be repeated."
+)
 @click.option("--group", "-g", shell_complete=completion.groups, help="Read as a member of this group, and commit.")
-@click.option("--count", "-c", type=click.IntRange(min=0), help="Stop after this many records.")
+@click.option("--count", "-c", metavar="N", type=click.IntRange(min=0), help="Stop after this many records.")
 @click.option("--format", "-f", "form", metavar="FORMAT", help="How a record is printed. Default: text.")
 @click.option("--quiet", "-q", is_flag=True, help="No summary on stderr.")
 @pass_session
@@ -127,6 +129,8 @@ def consume(
             else:
                 _bounded(session, topic, start, until, partitions, sink)
     if not quiet:
+        if sink.interrupt.requested and sys.stderr.isatty():
+            say("")  # the terminal has written ^C where the next line would begin
         where = f" of {len(sink.partitions)} partitions" if len(sink.partitions) > 1 else ""
         say(plural(sink.count, "record") + where)
 

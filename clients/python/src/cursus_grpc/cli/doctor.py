@@ -50,7 +50,10 @@ class Finding:
 @click.option("--health", metavar="URL", help="The broker's health page. Default: port 9081 of its host.")
 @pass_session
 def doctor(session: Session, health: str | None) -> int:
-    """Check connection, health, disk, clock and versions, and say what to do. Status 1 if something failed."""
+    """Check connection, health, disk, clock and versions.
+
+    Says what to do about what is wrong. Status 1 if something failed.
+    """
     findings: list[Finding] = []
     for finding in examine(session, health):
         findings.append(finding)
@@ -158,8 +161,9 @@ def _health(connection: Connection, url: str | None) -> Finding:
         said = error.read(_MAX_BODY).decode(errors="replace").strip()
         return Finding("health", "failed", f"{shown} says {error.code} {said}", "look at the broker's log")
     except (OSError, ValueError) as error:
+        cause = getattr(error, "reason", error)
         return Finding(
-            "health", "warning", f"{shown} does not answer: {error}", "if it is elsewhere, name it with --health URL"
+            "health", "warning", f"{shown} does not answer: {cause}", "if it is elsewhere, name it with --health URL"
         )
 
 

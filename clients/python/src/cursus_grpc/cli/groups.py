@@ -76,7 +76,12 @@ def list_groups(session: Session) -> None:
 @click.argument("name", shell_complete=completion.groups)
 @click.option("--watch", "-w", is_flag=True, help="Show it again and again until Ctrl-C.")
 @click.option(
-    "--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds, for --watch."
+    "--interval",
+    metavar="N",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    help="Seconds, for --watch.",
 )
 @pass_session
 def describe(session: Session, name: str, watch: bool, interval: float) -> None:
@@ -159,6 +164,7 @@ def _show(session: Session, found: GroupDescription) -> None:
     "--partition",
     "-p",
     "partitions",
+    metavar="N",
     type=click.IntRange(min=0),
     multiple=True,
     help="Only this one, of the one --topic; may be repeated.",
@@ -217,10 +223,8 @@ def total_lag(found: GroupDescription) -> int:
 
 def _head(found: GroupDescription) -> str:
     one = found.summary
-    return (
-        f"group {one.name}: {one.state}, {plural(one.member_count, 'member')}, generation {one.generation}, {one.strategy},"
-        f" lag {total_lag(found):,} in {plural(len(found.partitions), 'partition')}"
-    )
+    state = f"{one.state}, {plural(one.member_count, 'member')}, generation {one.generation}, {one.strategy}"
+    return f"group {one.name}: {state}, lag {total_lag(found):,} in {plural(len(found.partitions), 'partition')}"
 
 
 def _lag_rows(found: GroupDescription) -> Iterable[list[Cell]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -29,25 +28,30 @@ _ACKS: Final[dict[str, Acks]] = {"0": 0, "1": 1, "all": "all"}
 
 
 class Tally:
-    """What became of the records, as the client's thread reports it."""
+    """What became of the records. Only the client's thread writes here; others look at `error`, and at the rest when
+    all is settled."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.records = 0
         self.failed = 0
         self.error: CursusError | None = None
-        self.partitions: dict[int, tuple[int, int, int]] = {}
+        self.partitions: dict[int, list[int]] = {}
         """Records, first and last offset of each partition."""
 
+    @property
+    def records(self) -> int:
+        return sum(count for count, _, _ in self.partitions.values())
+
     def note(self, place: RecordMetadata | None, error: CursusError | None) -> None:
-        with self._lock:
-            if place is None:
-                self.failed += 1
-                self.error = self.error or error
-                return
-            self.records += 1
-            count, first, last = self.partitions.get(place.partition, (0, place.offset, place.offset))
-            self.partitions[place.partition] = (count + 1, min(first, place.offset), max(last, place.offset))
+        """Told of every record, in the order of its partition."""
+        if place is None:
+            self.failed += 1
+            self.error = self.error or error
+            return
+        counted = self.partitions.get(place.partition)
+        if counted is None:
+            counted = self.partitions[place.partition] = [0, place.offset, place.offset]
+        counted[0] += 1
+        counted[2] = place.offset
 
 
 class Pace:
@@ -120,14 +124,17 @@ class Bar:
 @click.option("--key", "-k", help="The key of every record.")
 @click.option("--key-delimiter", "-K", help="Lines are KEY, this, VALUE.")
 @click.option("--header", "-H", "headers", type=Assignment(), multiple=True, help="For every record. May be repeated.")
-@click.option("--partition", "-p", type=click.IntRange(min=0), help="Default: by key, or in turn.")
+@click.option("--partition", "-p", metavar="N", type=click.IntRange(min=0), help="Default: by key, or in turn.")
 @click.option(
     "--acks", type=click.Choice(list(_ACKS)), default="1", show_default=True, help="0 accepted, 1 written, all synced."
 )
 @click.option("--compression", type=click.Choice(get_args(Compression)), default="none", show_default=True)
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="At most this many records a second.")
+@click.option(
+    "--rate", metavar="N", type=click.FloatRange(min=0, min_open=True), help="At most this many records a second."
+)
 @click.option(
     "--delivery-timeout",
+    metavar="N",
     type=click.FloatRange(min=0, min_open=True),
     default=120.0,
     show_default=True,
@@ -172,7 +179,8 @@ def publish(
         total_bytes = _total_bytes(sources)
         records = _records(sources, form, key_delimiter)
     if progress is None:
-        progress = not values and sys.stderr.isatty() and not sys.stdin.isatty()
+        typed = not files and sys.stdin.isatty()
+        progress = not values and not typed and sys.stderr.isatty()
     tally, began = Tally(), time.monotonic()
     interrupted = False
     with (

@@ -69,8 +69,8 @@ def keyed(delimiter: bytes) -> Parse:
 
 
 def from_json(line: bytes) -> Outgoing:
-    """An object with `value` and perhaps `key`, `headers`, `partition` and more. A value that is no string is published
-    as JSON; topic and offset are ignored. Raises BadLine.
+    """An object with `value` and perhaps `key`, `headers`, `timestamp_ms` and more. A value that is no string is
+    published as JSON; where the record was (topic, partition, offset) is ignored. Raises BadLine.
 
     >>> from_json(b'{"key": "a", "value": {"n": 1}}')[:2]
     (b'{"n":1}', b'a')

@@ -33,7 +33,7 @@ def segments() -> None:
 )
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
 @click.option("--topic", "-t", help="Only this one.")
-@click.option("--partition", "-p", type=click.IntRange(min=0), help="Only this one.")
+@click.option("--partition", "-p", metavar="N", type=click.IntRange(min=0), help="Only this one.")
 @click.option("--entries", "-e", is_flag=True, help="Print every entry, not only segments and damage.")
 @pass_session
 def inspect(session: Session, path: Path, topic: str | None, partition: int | None, entries: bool) -> int:

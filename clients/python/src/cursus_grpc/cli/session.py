@@ -136,7 +136,9 @@ class _Common(click.Command):
         own = [
             record
             for parameter in self.get_params(ctx)
-            if parameter not in self._common and (record := parameter.get_help_record(ctx)) is not None
+            if isinstance(parameter, click.Option)
+            and parameter not in self._common
+            and (record := parameter.get_help_record(ctx)) is not None
         ]
         common = [record for one in self._common if (record := one.get_help_record(ctx)) is not None]
         if own:

@@ -108,18 +108,21 @@ def rows(before: dict[str, Sample], now: dict[str, Sample], seconds: float) -> l
 @click.option(
     "--interval",
     "-i",
+    metavar="N",
     type=click.FloatRange(min=0.1),
     default=2.0,
     show_default=True,
     help="Seconds between two looks.",
 )
-@click.option("--count", "-c", type=click.IntRange(min=1), help="Stop after this many looks. Default: at Ctrl-C.")
+@click.option(
+    "--count", "-c", metavar="N", type=click.IntRange(min=1), help="Stop after this many looks. Default: at Ctrl-C."
+)
 @click.option(
     "--sort", type=click.Choice(list(_SORTS)), default="in", show_default=True, help="What stands at the top."
 )
 @pass_session
 def top(session: Session, interval: float, count: int | None, sort: str) -> None:
-    """Show rates, lag and sizes of all topics, again and again.
+    """Show rates, lag and sizes of all topics, live.
 
     IN is what was published, OUT what groups have committed. Rates need two looks.
     """
@@ -163,11 +166,9 @@ def _weight(row: Row, sort: str) -> tuple[float, str]:
 def head(info: BrokerInfo) -> str:
     """The broker in one line."""
     up_s = (info.now_ms - info.started_ms) / 1000
-    return (
-        f"broker {info.broker_id}, version {info.version}, up {duration(up_s)};"
-        f" {plural(info.topic_count, 'topic')}, {plural(info.partition_count, 'partition')}, {size(info.log_bytes)} of log,"
-        f" {size(info.disk_free_bytes)} of {size(info.disk_total_bytes)} free"
-    )
+    held = f"{plural(info.topic_count, 'topic')}, {plural(info.partition_count, 'partition')}, {size(info.log_bytes)}"
+    free = f"{size(info.disk_free_bytes)} of {size(info.disk_total_bytes)} free"
+    return f"broker {info.broker_id}, version {info.version}, up {duration(up_s)}; {held} of log, {free}"
 
 
 def _cells(row: Row) -> list[Cell]:

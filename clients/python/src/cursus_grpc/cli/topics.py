@@ -86,7 +86,9 @@ def topic() -> None:
 
 @topic.command(epilog="Example: cursus topic create orders --partitions 4 --set retention_ms=7d")
 @click.argument("name")
-@click.option("--partitions", "-p", type=click.IntRange(min=1), help="How many. Default: the broker's setting.")
+@click.option(
+    "--partitions", "-p", metavar="N", type=click.IntRange(min=1), help="How many. Default: the broker's setting."
+)
 @_set
 @_label
 @click.option("--if-not-exists", is_flag=True, help="A topic of this name that is there already is fine.")
