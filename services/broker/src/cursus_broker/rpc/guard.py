@@ -1,4 +1,5 @@
-"""The boundary of every rpc: refusals become statuses, bugs are logged once and answered INTERNAL.
+"""The boundary of every rpc: refusals become statuses, bugs are logged once and answered INTERNAL, and a client that
+leaves is neither.
 
 Handlers are wrapped when they are registered, around the whole call and so also around a stream's iteration.
 """
@@ -137,12 +138,24 @@ def stream(
             # The parts of a stream run in task groups, which wrap what they raise.
             if (refused := refusal_in(error)) is not None:
                 await _abort(context, to_status(refused))
+            if _client_left(error):
+                _log.debug("rpc.left", method=method, peer=context.peer())
+                return
             _log.exception("rpc.failed", method=method)
             await _abort(context, internal_status())
         finally:
             calls.stream_closed(method)
 
     return guarded
+
+
+def _client_left(error: BaseException) -> bool:
+    """Whether nothing is wrong but that there is nobody to talk to any more. A client that cancels usually ends the
+    handler by cancellation; one that does so during a write ends that write first, with gRPC's InternalError.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_client_left, error.exceptions))
+    return isinstance(error, grpc.aio.InternalError | CursusError)
 
 
 async def _abort(context: grpc.aio.ServicerContext[Request, Response], status: Status) -> NoReturn:
