@@ -16,7 +16,20 @@ import psutil
 from bench import machine, report
 from bench.ballast import ballast
 from bench.compare import progress
-from bench.measures import acks, consume, latency, memory, partitions, publish, stored
+from bench.measures import (
+    acks,
+    consume,
+    gateway_consume,
+    gateway_latency,
+    gateway_memory,
+    gateway_publish,
+    gateway_singles,
+    latency,
+    memory,
+    partitions,
+    publish,
+    stored,
+)
 from bench.processes import BenchFailed
 from bench.setting import FULL, QUICK, Setting
 
@@ -31,6 +44,11 @@ MEASURES: Final[dict[str, Callable[[Setting], Awaitable[report.Result]]]] = {
     "stored": stored.measure,
     "latency": latency.measure,
     "memory": memory.measure,
+    "gateway-publish": gateway_publish.measure,
+    "gateway-consume": gateway_consume.measure,
+    "gateway-singles": gateway_singles.measure,
+    "gateway-latency": gateway_latency.measure,
+    "gateway-memory": gateway_memory.measure,
 }
 
 

@@ -62,6 +62,19 @@ def single_record_request(topic: str, producer_id: bytes, sequence: int, value: 
     return request.SerializeToString()
 
 
+def unary_request(topic: str) -> bytes:
+    """A single record for whichever partition is next, stored whatever was stored before: in gRPC what a PUBLISH of the
+    TCP protocol asks for."""
+    value = random.Random(0).randbytes(VALUE_BYTES // 2).hex().encode()
+    return opaque_pb2.PublishRequest(
+        topic=topic,
+        acks=publish_service_pb2.ACKS_WRITTEN,
+        deduplication=publish_service_pb2.DEDUPLICATION_NONE,
+        record_count=1,
+        records=record_sets.pack([records_pb2.Record(value=value)]),
+    ).SerializeToString()
+
+
 def consume_response(batches: int) -> bytes:
     """A message of a consume stream with this many batches, as the broker would fill it."""
     packed = record_set()

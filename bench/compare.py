@@ -20,7 +20,8 @@ class Round:
 
     value: float
     server_cores: float
-    """Processor seconds the service used in each second. Close to 1: its event loop is what bounds the run."""
+    """Processor seconds the services of this side used in each second. Close to 1 for one service: its event loop is
+    what bounds the run."""
     client_cores: float
 
 
@@ -79,16 +80,19 @@ async def take_turns(measure: str, sides: Sequence[Side], setting: Setting, unit
 
 
 class Stopwatch:
-    """Processor time of a service beside the wall clock."""
+    """Processor time of a service beside the wall clock; of several, if they do the work together."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._cpu_started = service.cpu_seconds()
+    def __init__(self, *services: Service) -> None:
+        self._services = services
+        self._cpu_started = self._cpu_seconds()
 
     def round(self, work: float, seconds: float, client_cpu_seconds: float) -> Round:
         """The round that did `work` in the `seconds` its client measured, as work a second."""
-        server_cpu_seconds = self._service.cpu_seconds() - self._cpu_started
+        server_cpu_seconds = self._cpu_seconds() - self._cpu_started
         return Round(work / seconds, server_cpu_seconds / seconds, client_cpu_seconds / seconds)
+
+    def _cpu_seconds(self) -> float:
+        return sum(service.cpu_seconds() for service in self._services)
 
 
 def _settle(setting: Setting) -> None:

@@ -45,16 +45,16 @@ class Service:
 
 
 @asynccontextmanager
-async def service(log: Path, module: str, *arguments: str) -> AsyncIterator[Service]:
-    """`python -m module`, ready. Its stderr goes to `log`."""
-    async with _process(log, module, *arguments) as process:
+async def service(log: Path, module: str, *arguments: str, port: str = "grpc") -> AsyncIterator[Service]:
+    """`python -m module`, ready; its address is that of the port its ready line calls so. Its stderr goes to `log`."""
+    async with program(log, sys.executable, "-m", module, *arguments) as process:
         assert process.stdout is not None
         async with asyncio.timeout(START_DEADLINE_S):
             line = (await process.stdout.readline()).decode()
         addresses = dict(part.split("=", 1) for part in line.split()[1:])
-        if "grpc" not in addresses:
-            raise BenchFailed(f"{module} did not start:\n{_end_of(log)}")
-        yield Service(process, addresses["grpc"])
+        if port not in addresses:
+            raise BenchFailed(f"{module} did not start:\n{end_of(log)}")
+        yield Service(process, addresses[port])
 
 
 @asynccontextmanager
@@ -63,6 +63,15 @@ async def broker(data_dir: Path, *arguments: str) -> AsyncIterator[Service]:
     ports = ("--grpc-port", "0", "--health-port", "0", "--metrics-port", "0")
     log = data_dir.with_name(data_dir.name + ".log")
     async with service(log, "cursus_broker", "--data-dir", str(data_dir), *ports, *arguments) as started:
+        yield started
+
+
+@asynccontextmanager
+async def gateway(scratch: Path, broker_address: str) -> AsyncIterator[Service]:
+    """A gateway in front of a broker, on free ports."""
+    ports = ("--port", "0", "--health-port", "0", "--metrics-port", "0")
+    arguments = ("--broker", broker_address, *ports)
+    async with service(scratch / "gateway.log", "cursus_gateway", *arguments, port="tcp") as started:
         yield started
 
 
@@ -117,16 +126,19 @@ class Worker:
 
 
 @asynccontextmanager
-async def worker(scratch: Path, name: str = "client") -> AsyncIterator[Worker]:
-    async with _process(scratch / f"{name}.log", "bench.worker") as process:
+async def worker(scratch: Path, name: str = "client", *, plain: bool = False) -> AsyncIterator[Worker]:
+    """A client process; a plain one has Python's own memory settings, as a user's program has."""
+    options = ("--plain",) if plain else ()
+    async with program(scratch / f"{name}.log", sys.executable, "-m", "bench.worker", *options) as process:
         yield Worker(process)
 
 
 @asynccontextmanager
-async def _process(log: Path, module: str, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def program(log: Path, *command: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A running program, ended with the block: asked first, then killed. Its stderr goes to `log`."""
     with log.open("ab") as stderr:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", module, *arguments),
+            *command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=stderr,
@@ -136,7 +148,7 @@ async def _process(log: Path, module: str, *arguments: str) -> AsyncIterator[asy
     try:
         yield process
     except BenchFailed as error:
-        raise BenchFailed(f"{error}\n--- end of {log.name}:\n{_end_of(log)}") from error
+        raise BenchFailed(f"{error}\n--- end of {log.name}:\n{end_of(log)}") from error
     finally:
         await _end(process)
 
@@ -160,5 +172,6 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("CURSUS_")}
 
 
-def _end_of(log: Path) -> str:
+def end_of(log: Path) -> str:
+    """The last lines a process wrote."""
     return log.read_text(encoding="utf-8", errors="replace")[-4096:] if log.exists() else ""

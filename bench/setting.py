@@ -27,6 +27,12 @@ class Scale:
     stored_bytes: int
     stalled_bytes: int
     latency_count: int
+    single_count: int
+    """Single publishes in a round."""
+    sent_records: int
+    """Sent or read by our own client in a round."""
+    peer_records: int
+    """The same by the client of a peer, which is expected to take about as long for them."""
     ballast_bytes: int
     top_up_bytes: int
     """Ballast loaded before each round: more than the round before can have freed."""
@@ -39,6 +45,9 @@ FULL: Final = Scale(
     stored_bytes=10 * GB,
     stalled_bytes=5 * GB,
     latency_count=10_000,
+    single_count=32_000,
+    sent_records=2_000_000,
+    peer_records=200_000,
     ballast_bytes=64 * GB,
     top_up_bytes=GB,
 )
@@ -49,6 +58,9 @@ QUICK: Final = Scale(
     stored_bytes=GB // 2,
     stalled_bytes=GB // 2,
     latency_count=2_000,
+    single_count=6_400,
+    sent_records=400_000,
+    peer_records=40_000,
     ballast_bytes=2 * GB,
     top_up_bytes=GB // 4,
 )

@@ -11,14 +11,29 @@ from dataclasses import asdict
 from typing import Any
 
 from bench.jobs.consume import Consume, Stall, consume, stall
+from bench.jobs.gateway import (
+    CommandLatency,
+    Commands,
+    ConsumeFrames,
+    Idle,
+    PublishFrames,
+    command_latency,
+    commands,
+    consume_frames,
+    idle,
+    publish_frames,
+)
 from bench.jobs.latency import Echo, Follow, echo, follow
 from bench.jobs.publish import Publish, publish
-from cursus_service.process import run, settle_memory
+from bench.jobs.unary import CallLatency, Calls, call_latency, calls
+from cursus_service.process import raise_open_file_limit, run, settle_memory
 
 STALLED = "stalled"
+OPEN_FILES = 4_096
 
 
 async def work(_: asyncio.Event) -> None:
+    raise_open_file_limit(OPEN_FILES)
     settle_memory()
     while line := await _read_line():
         message = json.loads(line)
@@ -42,6 +57,20 @@ async def _do(job: str, arguments: dict[str, Any]) -> Any:
             return await echo(Echo(**arguments))
         case "Follow":
             return await follow(Follow(**arguments))
+        case "Calls":
+            return await calls(Calls(**arguments))
+        case "CallLatency":
+            return await call_latency(CallLatency(**arguments))
+        case "PublishFrames":
+            return await publish_frames(PublishFrames(**arguments))
+        case "ConsumeFrames":
+            return await consume_frames(ConsumeFrames(**arguments))
+        case "Commands":
+            return await commands(Commands(**arguments))
+        case "CommandLatency":
+            return await command_latency(CommandLatency(**arguments))
+        case "Idle":
+            return await idle(Idle(**arguments), _pause)
         case _:
             raise ValueError(f"no such job: {job}")
 

@@ -25,7 +25,7 @@ _Producer = grpc.aio.StreamStreamCall[bytes, PublishStreamResponse]
 _Consumer = grpc.aio.StreamStreamCall[bytes, ConsumeResponse]
 
 _SENT_AT: Final = struct.Struct("!q")
-_DRAIN_DEADLINE_S: Final = 30.0
+DRAIN_DEADLINE_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ async def echo(job: Echo) -> Latencies:
     request = batches.single_record_request("bench", bytes(16), job.count, bytes(batches.VALUE_BYTES))
     taken: list[float] = []
     cpu_started = time.process_time()
-    async with channel.connect(job.address) as connection, asyncio.timeout(job.count / job.rate + _DRAIN_DEADLINE_S):
+    async with channel.connect(job.address) as connection, asyncio.timeout(job.count / job.rate + DRAIN_DEADLINE_S):
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = connection.unary_unary(ECHO)
 
         async def round_trip() -> None:
@@ -68,7 +68,7 @@ async def echo(job: Echo) -> Latencies:
             taken.append((time.perf_counter_ns() - sent) / 1000)
 
         async with asyncio.TaskGroup() as tasks:
-            async for _ in _schedule(job.count, job.rate):
+            async for _ in schedule(job.count, job.rate):
                 tasks.create_task(round_trip())
     return Latencies(taken, time.process_time() - cpu_started)
 
@@ -79,7 +79,7 @@ async def follow(job: Follow) -> Latencies:
     async with (
         channel.connect(job.address) as publishing,
         channel.connect(job.address) as consuming,
-        asyncio.timeout(job.count / job.rate + _DRAIN_DEADLINE_S),
+        asyncio.timeout(job.count / job.rate + DRAIN_DEADLINE_S),
     ):
         consumer: _Consumer = consuming.stream_stream(CONSUME, response_deserializer=ConsumeResponse.FromString)()
         await consumer.write(batches.consume_request(job.topic, None, 0))
@@ -100,7 +100,7 @@ async def follow(job: Follow) -> Latencies:
 async def _publish_singles(producer: _Producer, job: Follow) -> None:
     producer_id = os.urandom(16)
     filling = os.urandom(batches.VALUE_BYTES - _SENT_AT.size)
-    async for sequence in _schedule(job.count, job.rate):
+    async for sequence in schedule(job.count, job.rate):
         value = _SENT_AT.pack(time.perf_counter_ns()) + filling
         await producer.write(batches.single_record_request(job.topic, producer_id, sequence, value))
 
@@ -128,7 +128,7 @@ async def _take_answers(producer: _Producer, count: int) -> None:
         answered += len(response.outcomes.outcomes)
 
 
-async def _schedule(count: int, rate: int) -> AsyncIterator[int]:
+async def schedule(count: int, rate: int) -> AsyncIterator[int]:
     """Numbers from 0 on, each when it is due. Timers of the loop are a millisecond coarse, its clock as well: what
     became due together comes together."""
     started = time.perf_counter()

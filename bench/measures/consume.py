@@ -63,20 +63,20 @@ async def _compare(
     count = setting.scale.consumed_batches
 
     async def from_floor(_: int) -> Round:
-        return await _consume_round(client, bare, Consume(bare.address, TOPIC, count, method=floor.SOURCE))
+        return await consume_round(client, bare, Consume(bare.address, TOPIC, count, method=floor.SOURCE))
 
     async def from_broker(_: int) -> Round:
-        return await _consume_round(client, broker, Consume(broker.address, TOPIC, count))
+        return await consume_round(client, broker, Consume(broker.address, TOPIC, count))
 
     async def gathered(_: int) -> Round:
         job = Consume(bare.address, TOPIC, count, method=floor.SOURCE, max_response_bytes=GATHERED_BYTES)
-        return await _consume_round(client, bare, job)
+        return await consume_round(client, bare, job)
 
     sides = [Side("floor", from_floor), Side(side, from_broker), Side("floor, gathered", gathered)]
     return await take_turns(name, sides, setting, "records/s")
 
 
-async def _consume_round(client: Worker, service: Service, job: Consume) -> Round:
+async def consume_round(client: Worker, service: Service, job: Consume) -> Round:
     watch = Stopwatch(service)
     done = Consumed(**await client.run(job))
     return watch.round(job.batches * batches.RECORDS_PER_BATCH, done.seconds, done.client_cpu_seconds)

@@ -33,22 +33,22 @@ async def measure(setting: Setting) -> Result:
         async def round_trip(_: int) -> Round:
             cpu_started = bare.cpu_seconds()
             found = Latencies(**await client.run(Echo(bare.address, count, RATE)))
-            medians["round trip"].append(_percentile(found.microseconds, 50))
-            return _round(found, bare.cpu_seconds() - cpu_started, seconds)
+            medians["round trip"].append(percentile(found.microseconds, 50))
+            return latency_round(found, bare.cpu_seconds() - cpu_started, seconds)
 
         async def delivery(number: int) -> Round:
             async with admin.temporary(f"latency-{number}") as topic:
                 cpu_started = broker.cpu_seconds()
                 found = Latencies(**await client.run(Follow(broker.address, topic, count, RATE)))
-                medians["delivery"].append(_percentile(found.microseconds, 50))
-                return _round(found, broker.cpu_seconds() - cpu_started, seconds)
+                medians["delivery"].append(percentile(found.microseconds, 50))
+                return latency_round(found, broker.cpu_seconds() - cpu_started, seconds)
 
         sides = [Side("round trip, p99", round_trip), Side("delivery, p99", delivery)]
         series = await take_turns("latency", sides, setting, UNIT)
     return Result(
         "latency",
         f"Single-record publish-to-delivery latency to a live consumer, {RATE:,}/s, no linger",
-        [ratio("latency", series[1], series[0], Bound.AT_MOST, BAR), *_median_figures(medians), *_worst(series)],
+        [ratio("latency", series[1], series[0], Bound.AT_MOST, BAR), *median_figures(medians), *worst(series)],
         series,
         [
             "round trip: bare unary calls at the same rate with a request of the same size; delivery: PublishStream"
@@ -58,19 +58,21 @@ async def measure(setting: Setting) -> Result:
     )
 
 
-def _round(found: Latencies, server_cpu_seconds: float, seconds: float) -> Round:
-    p99 = _percentile(found.microseconds, 99)
+def latency_round(found: Latencies, server_cpu_seconds: float, seconds: float) -> Round:
+    """The round whose value is the 99th percentile."""
+    p99 = percentile(found.microseconds, 99)
     return Round(p99, server_cpu_seconds / seconds, found.client_cpu_seconds / seconds)
 
 
-def _percentile(values: Sequence[float], percent: int) -> float:
+def percentile(values: Sequence[float], percent: int) -> float:
     return statistics.quantiles(values, n=100)[percent - 1]
 
 
-def _median_figures(medians: dict[str, list[float]]) -> list[Figure]:
+def median_figures(medians: dict[str, list[float]]) -> list[Figure]:
+    """Of the medians of each side's rounds, to be told beside its 99th percentile."""
     # The first value of each side is the warm-up's.
     return [Figure(f"{side}, p50", statistics.median(values[1:]), UNIT) for side, values in medians.items()]
 
 
-def _worst(series: Sequence[Series]) -> list[Figure]:
+def worst(series: Sequence[Series]) -> list[Figure]:
     return [Figure(f"{one.side}, worst round", max(each.value for each in one.rounds), UNIT) for one in series]
