@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import signal
 import uuid
@@ -124,6 +125,38 @@ async def test_an_idempotent_key_value_publish_is_stored_once(stack: Stack) -> N
     assert await stack.ask(publish) == await stack.ask(publish)
     async with stack.connect() as client:
         assert sum([len(await client.payloads(name, partition)) for partition in range(4)]) == 1
+
+
+async def test_rule_39_a_topic_created_idempotent_judges_batches_without_the_flag(stack: Stack) -> None:
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    create = f"CREATE topic={name} partitions=1 idempotent="
+    body = batch_body([Message(number, b"p", payload=b"%d" % number) for number in (1, 2)], topic=name)
+    async with stack.connect() as client:
+        await client.ask(create + "true")
+        for packed in (body, gzip.compress(body), body):
+            assert (await client.publish(packed))["last_offset"] == 1
+        assert await client.payloads(name) == [b"1", b"2"]
+        publish = f"PUBLISH topic={name} producerId=q seqNum=1 message=3"
+        assert await client.ask(publish) == await client.ask(publish)
+        assert await client.payloads(name) == [b"1", b"2", b"3"]
+        # Made anew without it, the topic is believed at once: it was this gateway that made it.
+        await client.ask(f"DELETE topic={name}")
+        await client.ask(create + "false")
+        for _ in range(2):
+            await client.publish(body)
+        assert await client.payloads(name) == [b"1", b"2", b"1", b"2"]
+
+
+async def test_rule_39_a_java_producer_without_identity_repeats_a_body_once_on_an_idempotent_topic(
+    stack: Stack,
+) -> None:
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    await stack.ask(f"CREATE topic={name} partitions=1 idempotent=true")
+    body = batch_body([Message(number, payload=b"%d" % number) for number in (1, 2)], topic=name)
+    async with stack.connect() as client:
+        client.send(body, body)
+        assert await client.receive() == await client.receive()
+        assert await client.payloads(name) == [b"1", b"2"]
 
 
 async def test_rule_29_last_offset_counts_only_what_a_partly_repeated_batch_stored(stack: Stack, topic: str) -> None:

@@ -10,6 +10,7 @@ import structlog
 
 from cursus_gateway import __version__
 from cursus_gateway.consuming import Consuming
+from cursus_gateway.idempotence import IdempotentTopics
 from cursus_gateway.listener import Gate
 from cursus_gateway.membership import Membership
 from cursus_gateway.metrics import GatewayMetrics
@@ -72,13 +73,15 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
 
 def _services(settings: GatewaySettings, upstream: Upstream, metrics: GatewayMetrics) -> Services:
     peers = Peers()
-    publishing = Publishing(upstream, settings.topics, metrics)
+    idempotent_topics = IdempotentTopics(upstream)
+    publishing = Publishing(upstream, idempotent_topics, settings.topics, metrics)
     membership = Membership(upstream, settings.groups)
     consuming = Consuming(upstream, membership, settings.groups)
     return Services(
         upstream=upstream,
-        translator=Translator(upstream, publishing, membership, consuming, peers),
+        translator=Translator(upstream, publishing, idempotent_topics, membership, consuming, peers),
         publishing=publishing,
+        idempotent_topics=idempotent_topics,
         consuming=consuming,
         streaming=Streaming(upstream, membership, consuming, settings.groups, metrics),
         peers=peers,

@@ -19,7 +19,7 @@ messages': Java computes them from the first message alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class, whatever its name
 from typing import Final
@@ -61,6 +61,17 @@ class LegacyBatch:
     idempotent: bool
     count: int
     messages: Messages
+    unread: memoryview | None = None
+    """The bytes of the messages, while it is open whether their sequences are to be judged."""
+
+    def decided(self, *, judged: bool) -> LegacyBatch:
+        """The batch without the flag, after its topic was asked. If that wants sequences judged, the messages are read
+        again, since their numbers go elsewhere then: few producers leave the flag out on such a topic.
+        """
+        if not judged or self.unread is None:
+            return replace(self, unread=None)
+        messages = read_messages(bytes(self.unread), 0, self.count, judged=True)
+        return replace(self, idempotent=True, messages=messages, unread=None)
 
 
 def decode(body: bytes) -> LegacyBatch:
@@ -101,8 +112,10 @@ def _decode(body: bytes) -> LegacyBatch:
     known_acks = ACKS.get(acks.lower())
     if known_acks is None:
         raise MalformedBatch(f"acks must be 0, 1, -1 or all, not {acks[:20]!r}", code="invalid_acks")
-    messages = read_messages(body, position + 21, count, judged=idempotent)
-    return LegacyBatch(topic, partition, known_acks, idempotent, count, messages)
+    start = position + 21
+    messages = read_messages(body, start, count, judged=idempotent)
+    unread = None if idempotent else memoryview(body)[start:]
+    return LegacyBatch(topic, partition, known_acks, idempotent, count, messages, unread)
 
 
 def _text(body: bytes, position: int) -> tuple[str, int]:

@@ -1,8 +1,8 @@
 """Publishes in the broker's terms: which identity a batch has, what its acknowledgement says, and its errors.
 
-A batch with the idempotent flag and numbered messages is judged by its sequences in the windowed way (RULE 39); every
-other batch is stored whatever was stored before. Only the first generation's single messages are recognised by content
-(RULE 38).
+A batch of numbered messages with the idempotent flag, its own or the topic's, is judged by its sequences in the
+windowed way (RULE 39); every other batch is stored whatever was stored before. Only the first generation's single
+messages are recognised by content (RULE 38).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final
 from cursus_gateway.batch import LegacyBatch
 from cursus_gateway.dialect import replies
 from cursus_gateway.dialect.commands import Publish
+from cursus_gateway.idempotence import IdempotentTopics
 from cursus_gateway.metrics import GatewayMetrics
 from cursus_gateway.records import MAX_SEQUENCE, Run
 from cursus_gateway.refusals import Refused, fenced_epoch, spell
@@ -32,8 +33,15 @@ _LEADER_ATTEMPTS: Final = 3
 
 
 class Publishing:
-    def __init__(self, upstream: Upstream, settings: TopicSettings, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        idempotent_topics: IdempotentTopics,
+        settings: TopicSettings,
+        metrics: GatewayMetrics,
+    ) -> None:
         self._upstream = upstream
+        self._idempotent_topics = idempotent_topics
         self._settings = settings
         self._metrics = metrics
         self._tasks: set[asyncio.Task[None]] = set()
@@ -100,7 +108,7 @@ class Publishing:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             else:
-                answer(self._refusal(batch, refused), False)
+                answer(self.refusal(batch, refused), False)
             return
         self._metrics.published(batch.count, started)
         answer(_acknowledged(batch, [future.result() for future in futures]), True)
@@ -127,12 +135,12 @@ class Publishing:
             except Refused as refused:
                 attempts += 1
                 if refused.reason != "NOT_LEADER" or attempts >= _LEADER_ATTEMPTS:
-                    answer(self._refusal(batch, refused), False)
+                    answer(self.refusal(batch, refused), False)
                     return
         self._metrics.published(batch.count, started)
         answer(_acknowledged(batch, responses), True)
 
-    def _refusal(self, batch: LegacyBatch, refused: Refused) -> str:
+    def refusal(self, batch: LegacyBatch, refused: Refused) -> str:
         """RULE 32: text for whatever a retry or a person can cure; JSON only for fencing, which P2 takes for sent."""
         self._metrics.errors.labels(refused.reason).inc()
         if refused.reason == "PRODUCER_FENCED":
@@ -151,7 +159,8 @@ class Publishing:
         """Publishes one message. Raises Refused."""
         started = time.perf_counter()
         partition = command.partition
-        judged = command.idempotent and bool(command.producer_id) and 0 < command.sequence <= MAX_SEQUENCE
+        numbered = bool(command.producer_id) and 0 < command.sequence <= MAX_SEQUENCE
+        judged = numbered and (command.idempotent or await self._is_idempotent(command.topic))
         if judged and partition is None:
             partition = await self._partition_of(command)
         record = records_pb2.Record(value=command.message, key=command.key or None)
@@ -178,6 +187,10 @@ class Publishing:
         response = await self._submit_anywhere(message, lane, repeatable=judged)
         self._metrics.published(1, started)
         return response.appended[0]
+
+    async def _is_idempotent(self, topic: str) -> bool:
+        known = self._idempotent_topics.known(topic)
+        return await self._idempotent_topics.learn(topic) if known is None else known
 
     async def _submit_anywhere(
         self, message: opaque_pb2.PublishStreamRequest, lane: int, *, repeatable: bool

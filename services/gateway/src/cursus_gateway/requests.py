@@ -15,6 +15,7 @@ from cursus_gateway.consuming import Consuming
 from cursus_gateway.dialect import commands as c
 from cursus_gateway.dialect import replies
 from cursus_gateway.dialect.commands import Dialect, Malformed, Request
+from cursus_gateway.idempotence import IdempotentTopics
 from cursus_gateway.metrics import GatewayMetrics
 from cursus_gateway.peers import Peers
 from cursus_gateway.publishing import Publishing
@@ -33,6 +34,7 @@ class Services:
     upstream: Upstream
     translator: Translator
     publishing: Publishing
+    idempotent_topics: IdempotentTopics
     consuming: Consuming
     streaming: Streaming
     peers: Peers

@@ -25,6 +25,7 @@ from cursus_gateway.body import Body
 from cursus_gateway.dialect import commands as c
 from cursus_gateway.dialect import replies
 from cursus_gateway.framing import MAX_BODY_BYTES, frame
+from cursus_gateway.refusals import Refused
 from cursus_gateway.requests import Requests, Services
 from cursus_gateway.settings import ReplyProfile
 
@@ -191,7 +192,7 @@ class Session:
             self._read_head(body)
         meaning = self._head
         if isinstance(meaning, LegacyBatch):
-            return self._publish(meaning, body)
+            return self._judge(meaning) and self._publish(body)
         if self._slots or (self._wire.writing_paused and self._wire.open):
             return False
         self._next_frame()
@@ -239,7 +240,32 @@ class Session:
 
     # Batches
 
-    def _publish(self, batch: LegacyBatch, body: bytes) -> bool:
+    def _judge(self, batch: LegacyBatch) -> bool:
+        """Applies the topic's wish for idempotence to the batch at the head; False if that has to be asked first."""
+        if batch.unread is None or not batch.count:
+            return True
+        judged = self._services.idempotent_topics.known(batch.topic)
+        if judged is None:
+            self._start(self._learn(batch))
+            return False
+        self._head = batch.decided(judged=judged)
+        return True
+
+    async def _learn(self, batch: LegacyBatch) -> None:
+        try:
+            judged = await self._services.idempotent_topics.learn(batch.topic)
+            self._head = batch.decided(judged=judged)
+        except Refused as refused:
+            slot = _Slot(len(self._frames[0]), batch.acks)
+            slot.answer = frame(self._services.publishing.refusal(batch, refused).encode())
+            self._services.metrics.command("BATCH", "error")
+            self._next_frame()
+            self._slots.append(slot)
+            self._flush()
+
+    def _publish(self, body: bytes) -> bool:
+        batch = self._head
+        assert isinstance(batch, LegacyBatch), "looked at by the caller"
         if self._wire.writing_paused and self._wire.open and batch.acks != "0":
             return False
         pipeline = self._services.upstream.pipeline(batch.topic, batch.partition, self.lane)

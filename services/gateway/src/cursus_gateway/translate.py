@@ -12,6 +12,7 @@ from cursus_gateway.dialect import commands as c
 from cursus_gateway.dialect import replies
 from cursus_gateway.dialect.commands import Dialect, Request
 from cursus_gateway.framing import frame
+from cursus_gateway.idempotence import IdempotentTopics
 from cursus_gateway.membership import Membership
 from cursus_gateway.peers import Peers
 from cursus_gateway.publishing import Publishing
@@ -73,10 +74,17 @@ def text_reply(text: str, *, close: bool = False) -> Reply:
 
 class Translator:
     def __init__(
-        self, upstream: Upstream, publishing: Publishing, membership: Membership, consuming: Consuming, peers: Peers
+        self,
+        upstream: Upstream,
+        publishing: Publishing,
+        idempotent_topics: IdempotentTopics,
+        membership: Membership,
+        consuming: Consuming,
+        peers: Peers,
     ) -> None:
         self._upstream = upstream
         self._publishing = publishing
+        self._idempotent_topics = idempotent_topics
         self._membership = membership
         self._consuming = consuming
         self._peers = peers
@@ -108,6 +116,7 @@ class Translator:
                 return await self._create(command, positional)
             case c.DeleteTopic(topic):
                 await self._upstream.call(DELETE_TOPIC, topic_service_pb2.DeleteTopicRequest(name=topic))
+                self._idempotent_topics.forget(topic)
                 return f"{replies.BIN}Topic '{topic}' deleted" if positional else f"OK topic={topic} deleted=true"
             case c.ListTopics():
                 return await self._list_topics(context)
@@ -171,6 +180,7 @@ class Translator:
         )
         try:
             topic = (await self._upstream.call(CREATE_TOPIC, request)).topic
+            self._idempotent_topics.forget(command.topic)
         except Refused as refused:
             if refused.reason != "TOPIC_EXISTS":
                 raise
