@@ -118,6 +118,29 @@ async def test_c3_java_consumer_streams_survives_silence_and_learns_of_the_end(s
         assert await client.closed()
 
 
+@pytest.mark.parametrize("java", [True, False])
+async def test_c3_a_stream_survives_30_s_of_silence_by_keepalives_and_then_delivers(
+    tmp_path_factory: pytest.TempPathFactory, java: bool
+) -> None:
+    """Thirty seconds are eight keepalives of four seconds each; here an interval is shorter, not their number."""
+    directory = tmp_path_factory.mktemp("silence")
+    async with running_stack(directory, "--groups-stream-keepalive-ms", "50") as stack, stack.connect() as client:
+        await stack.ask("CREATE topic=orders partitions=1")
+        text = b"STREAM topic=orders partition=0 group=g offset=0"
+        client.send(text if java else envelope(text))
+        keepalives = [await client.receive() for _ in range(8)]
+        # An empty batch for Java, which stumbles over empty frames; for the others a frame without a body.
+        assert keepalives == [batch_body([]) if java else b""] * 8
+        async with stack.connect() as producer:
+            await producer.publish(java_batch("orders", 1, 3))
+        data = await client.receive()
+        while data == keepalives[0]:
+            data = await client.receive()
+        assert data is not None
+        assert [message["payload"] for message in read_batch(data)] == [b"m1", b"m2", b"m3"]
+        assert await client.receive() == keepalives[0]  # And it stays open.
+
+
 async def test_c4_two_java_members_settle_and_stop_rejoining(stack: Stack, topic: str) -> None:
     group = f"j4-{topic}"
     members: dict[str, tuple[int, str, list[str]]] = {}

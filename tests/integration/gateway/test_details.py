@@ -159,6 +159,35 @@ async def test_rule_39_a_java_producer_without_identity_repeats_a_body_once_on_a
         assert await client.payloads(name) == [b"1", b"2"]
 
 
+async def metric(stack: Stack, name: str) -> float:
+    host, _, port = stack.gateway.address("metrics").rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    text = (await reader.read()).decode()
+    writer.close()
+    return float(text.split(f"\n{name} ")[1].split("\n")[0])
+
+
+async def test_rule_43_where_gzip_is_expected_plain_messages_are_stored_and_counted(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    directory = tmp_path_factory.mktemp("gzip")
+    async with running_stack(directory, "--enable-gzip") as stack, stack.connect() as client:
+        # Everything as gzip, commands too, as the seeds would have it: nothing to complain about.
+        client.send(gzip.compress(envelope("CREATE topic=orders partitions=1")))
+        assert await client.receive() == b"OK topic=orders partitions=1"
+        await client.publish(gzip.compress(batch_body([Message(payload=b"packed")])))
+        client.send(gzip.compress(envelope("packed too", "orders")))
+        assert await client.receive() == b"OK"
+        assert await client.ask("LIST") == "orders"  # Nobody compresses commands.
+        assert await metric(stack, "cursus_gateway_plain_frames_total") == 0
+        await client.publish(batch_body([Message(payload=b"plain")]))
+        assert await client.ask("plain too", topic="orders") == "OK"
+        assert await client.payloads("orders") == [b"packed", b"packed too", b"plain", b"plain too"]
+        assert await metric(stack, "cursus_gateway_plain_frames_total") == 2
+        assert stack.gateway.log.count("request.uncompressed") == 1
+
+
 async def test_rule_29_last_offset_counts_only_what_a_partly_repeated_batch_stored(stack: Stack, topic: str) -> None:
     def numbered(first: int, stop: int) -> bytes:
         messages = [Message(number, b"p", payload=b"%d" % number) for number in range(first, stop)]

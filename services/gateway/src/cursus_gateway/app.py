@@ -87,6 +87,7 @@ def _services(settings: GatewaySettings, upstream: Upstream, metrics: GatewayMet
         peers=peers,
         metrics=metrics,
         unanswered_bytes=settings.connections.unanswered_bytes,
+        expects_gzip=settings.enable_gzip,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 
 from cursus_gateway import batch, compression
 from cursus_gateway.batch import LegacyBatch, MalformedBatch
+from cursus_gateway.compression import Compression
 from cursus_gateway.dialect import replies
 from cursus_gateway.dialect.commands import KEYWORDS
 
@@ -59,6 +60,10 @@ Body: TypeAlias = LegacyBatch | CommandText | DirectMessage | BarSeparated | Unr
 def is_compressed(body: bytes) -> bool:
     """Whether `read` will unpack the body, which takes long enough to be done elsewhere if it is large."""
     return compression.recognise(body) is not None
+
+
+def is_gzip(body: bytes) -> bool:
+    return compression.recognise(body) is Compression.GZIP
 
 
 def read(body: bytes) -> Body:

@@ -50,6 +50,12 @@ class GatewayMetrics:
             registry=registry,
         )
 
+        self.plain_frames = Counter(
+            "cursus_gateway_plain_frames",
+            "Batches and direct messages that came without gzip although it is expected (enable_gzip).",
+            registry=registry,
+        )
+
     def command(self, name: str, outcome: str) -> None:
         """`name` is a keyword of the protocol or BATCH or MESSAGE, so its values are few."""
         counter = self._commands.get((name, outcome))

@@ -40,6 +40,7 @@ class Services:
     peers: Peers
     metrics: GatewayMetrics
     unanswered_bytes: int
+    expects_gzip: bool
 
 
 class Asker(Context, Outlet, Protocol):

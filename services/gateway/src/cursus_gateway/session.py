@@ -21,7 +21,7 @@ import structlog
 
 from cursus_gateway import body as bodies
 from cursus_gateway.batch import LegacyBatch
-from cursus_gateway.body import Body
+from cursus_gateway.body import BarSeparated, Body, DirectMessage
 from cursus_gateway.dialect import commands as c
 from cursus_gateway.dialect import replies
 from cursus_gateway.framing import MAX_BODY_BYTES, frame
@@ -100,6 +100,7 @@ class Session:
         self._closing = False
         self._waits_for_room = False
         self._pumping = False
+        self._plain_noted = False
         self._quiet = asyncio.Event()
         self._requests = Requests(services, self)
         self._recent: OrderedDict[bytes, _Slot] = OrderedDict()
@@ -196,6 +197,8 @@ class Session:
         if self._slots or (self._wire.writing_paused and self._wire.open):
             return False
         self._next_frame()
+        if isinstance(meaning, DirectMessage | BarSeparated):
+            self._note_plain(body)
         if meaning is not None:
             self._start(self._serve(meaning, len(body)))
         else:
@@ -238,6 +241,15 @@ class Session:
             self._streaming = False
             self._pump()
 
+    def _note_plain(self, body: bytes) -> None:
+        """Where messages are expected as gzip, one that is not is taken all the same (RULE 43), and somebody told."""
+        if not self._services.expects_gzip or bodies.is_gzip(body):
+            return
+        self._services.metrics.plain_frames.inc()
+        if not self._plain_noted:
+            self._plain_noted = True
+            log.warning("request.uncompressed", peer=self.peer)
+
     # Batches
 
     def _judge(self, batch: LegacyBatch) -> bool:
@@ -277,6 +289,7 @@ class Session:
         self._next_frame()
         self.modern, self.first_generation = True, False
         self._services.metrics.batch_records.observe(batch.count)
+        self._note_plain(body)
         slot = _Slot(len(body), batch.acks)
         self._slots.append(slot)
         if batch.idempotent and not batch.messages.last_producer_id and batch.count:

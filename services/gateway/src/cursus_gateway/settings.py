@@ -94,6 +94,12 @@ class GroupSettings:
     stream_autocommit: bool = setting(
         False, help="Commit the offset a member presents in STREAM or CONSUME, for clients that never commit."
     )
+    stream_keepalive_ms: int = setting(
+        4_000,
+        help="Silence after which an open STREAM is sent a keepalive. Python clients give up after 5 s.",
+        unit=Unit.MILLISECONDS,
+        minimum=10,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +138,9 @@ class GatewaySettings:
     )
     advertised_port: int = setting(
         0, help="Port that clients are told to use. 0: the one they connected to.", minimum=0, maximum=65535
+    )
+    enable_gzip: bool = setting(
+        False, help="Expect gzip: messages that come plain are still stored, but counted, and logged once a connection."
     )
     grace_ms: int = setting(
         10_000, help="How long accepted requests may take after SIGTERM.", unit=Unit.MILLISECONDS, minimum=0

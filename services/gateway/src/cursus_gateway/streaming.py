@@ -34,8 +34,6 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-# The Python client gives up a stream after 5 s without a frame.
-KEEPALIVE_S: Final = 4.0
 # How often an open stream says that its member lives and asks whether it still owns the partition.
 OWNERSHIP_S: Final = 1.0
 CREDIT_BYTES: Final = 2 * MIB
@@ -173,6 +171,7 @@ class _Push:
         self._outlet = outlet
         self._java = java
         self._keepalive = batch.empty_answer(command.topic, command.partition) if java else KEEPALIVE
+        self._keepalive_s = streaming._settings.stream_keepalive_ms / 1000
         self._last_frame = asyncio.get_running_loop().time()
         self.offset = 0
         self.sent = 0
@@ -276,7 +275,7 @@ class _Push:
         checked = loop.time()
         try:
             while True:
-                due = min(self._last_frame + KEEPALIVE_S, checked + OWNERSHIP_S)
+                due = min(self._last_frame + self._keepalive_s, checked + OWNERSHIP_S)
                 done, _ = await asyncio.wait((waiting,), timeout=max(0.0, due - loop.time()))
                 if done:
                     return waiting.result(), None
@@ -285,7 +284,7 @@ class _Push:
                     text = await self._lost_ownership()
                     if text is not None:
                         return None, text
-                if loop.time() >= self._last_frame + KEEPALIVE_S:
+                if loop.time() >= self._last_frame + self._keepalive_s:
                     self._last_frame = loop.time()
                     self._outlet.send([self._keepalive])
                     await self._outlet.writable()
