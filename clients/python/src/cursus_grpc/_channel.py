@@ -215,6 +215,12 @@ async def write(call: grpc.aio.StreamStreamCall[bytes, Response], message: Messa
         raise BrokerUnreachable("the stream ended") from error
 
 
+async def end(call: grpc.aio.StreamStreamCall[bytes, Response]) -> None:
+    """Cancel a stream and wait until gRPC has let go of it: what it reports later would meet a closed event loop."""
+    call.cancel()
+    await call.code()
+
+
 async def read(call: grpc.aio.StreamStreamCall[bytes, Response]) -> Response | None:
     """The next answer on a stream, None at its orderly end. Raises what the broker ended it with."""
     try:

@@ -192,15 +192,13 @@ class ConsumerCore:
         return stream
 
     def _detach(self) -> None:
-        """Read the group's partitions over streams of their own, from where the application is."""
+        """Read the group's partitions over streams of their own, from where the subscription has brought them."""
         if self._membership is None or self._membership.detached:
             return
         self._membership.detach()
         for reading in self.assignment.values():
             if not reading.gone:
-                reading.refetch()
-                self._read(reading, reading.position, len(self.assignment))
-        self.inbox.look_again()
+                self._read(reading, reading.fetched, len(self.assignment))
 
     # Handing out
 
@@ -241,7 +239,7 @@ class ConsumerCore:
         if self._membership.detached:
             for reading in rebalance.assigned:
                 if not reading.gone and reading.place not in self._streams:
-                    self._read(reading, reading.position, len(self.assignment))
+                    self._read(reading, reading.fetched, len(self.assignment))
         self._membership.acknowledge(rebalance)
 
     async def _check_committed(self, readings: list[Reading]) -> None:

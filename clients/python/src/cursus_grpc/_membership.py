@@ -1,8 +1,9 @@
 """A member of a consumer group over one Subscribe stream after another.
 
-The stream tells assignments and, by default, brings the batches. A consumer that seeks or pauses reads its partitions
-over streams of their own instead, because a subscription has one credit and one order for all of them; the
-subscription is then kept without further credit, for the assignments alone.
+The stream tells assignments and, by default, brings the batches. A consumer that seeks, pauses or comes back after a
+broken stream reads its partitions over streams of their own instead, because a subscription has one credit and one
+order for all of them and begins where the group has committed; the subscription is then kept without further credit,
+for the assignments alone.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 
 import grpc
 
-from cursus_grpc._channel import Connections, read, write
+from cursus_grpc._channel import Connections, end, read, write
 from cursus_grpc._convert import STRATEGIES, place_to_proto
 from cursus_grpc._partition_stream import Credit, exchange, skipped
 from cursus_grpc._reading import Chunk, Failure, Inbox, Reading, Rebalance
@@ -62,10 +63,10 @@ class Membership:
         inbox: Inbox,
         connections: Connections,
         committed: Callable[[TopicPartition], Awaitable[int | None]],
-        fill_gap: Callable[[], None],
+        take_over: Callable[[], None],
     ) -> None:
-        """`committed` looks up what the group has committed; `fill_gap` is called where a resumed subscription does not
-        bring everything, and is to read the partitions by other means."""
+        """`committed` looks up what the group has committed; `take_over` is called where a resumed subscription does
+        not begin where we were, and is to read the partitions over streams of their own."""
         self.member_id = ""
         self.generation = 0
         self.detached = False
@@ -74,7 +75,7 @@ class Membership:
         self._inbox = inbox
         self._connections = connections
         self._committed = committed
-        self._fill_gap = fill_gap
+        self._take_over = take_over
         self._owned: dict[TopicPartition, Reading] = {}
         self._credit = Credit(settings.prefetch_bytes)
         self._outgoing: deque[pb.SubscribeRequest] = deque()
@@ -152,7 +153,7 @@ class Membership:
                 raise BrokerUnreachable(f"{address} ended the stream")
         finally:
             self._stands = False
-            call.cancel()
+            await end(call)
             if sending is not None:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
@@ -215,17 +216,19 @@ class Membership:
         self._inbox.drop_void()
 
     async def _resume(self, reading: Reading, start_offset: int) -> None:
-        """Go on after a broken stream. The subscription begins at the committed offset again; what was received
-        already is skipped on arrival. Where it begins beyond that, the group may have gone on without us, or nothing
-        was committed and the reset policy skips what we have not seen: then the partition's own stream fills the gap.
+        """Go on after a broken stream. The subscription begins again at the committed offset or, without one, where the
+        reset policy says. Unless the group has gone on without us, we want to go on where we were: behind that, lest
+        we skip something; before that, lest we receive everything again after every break and, on a bad line, never
+        come to an end. The partitions' own streams begin where we want.
         """
-        if self.detached or start_offset <= reading.fetched:
+        if self.detached or start_offset == reading.fetched:
             return
-        committed = await self._committed(reading.place)
-        if committed is not None and committed >= start_offset:
-            reading.jump(start_offset)
-        else:
-            self._fill_gap()
+        if start_offset > reading.fetched:
+            committed = await self._committed(reading.place)
+            if committed is not None and committed >= start_offset:
+                reading.jump(start_offset)
+                return
+        self._take_over()
 
     def _receive(self, message: SubscribedBatches) -> None:
         reading = self._owned.get(TopicPartition(message.topic, message.partition))

@@ -10,7 +10,7 @@ from typing import Final
 
 import grpc
 
-from cursus_grpc._channel import Connections, read, write
+from cursus_grpc._channel import Connections, end, read, write
 from cursus_grpc._convert import place_to_proto
 from cursus_grpc._metadata import ClusterView
 from cursus_grpc._reading import UNKNOWN, Chunk, Failure, Inbox, Reading
@@ -24,6 +24,8 @@ from cursus_proto.v1 import consume_service_pb2 as pb
 from cursus_proto.v1.records_pb2 import FlowGrant
 
 _log = logging.getLogger("cursus_grpc")
+
+_END_S: Final = 1.0
 
 # Credit is given back in portions of this part of the window: often enough that the broker need not wait for it.
 _PORTIONS: Final = 4
@@ -87,12 +89,17 @@ class PartitionStream:
         self._reset: Reset = reset
         self.end_offset = end_offset
         self._version = reading.version
+        self._call: ConsumeCall | None = None
         self._task = asyncio.create_task(self._run(), name=f"cursus-read-{reading.place}")
 
     def give_back(self, size: int) -> None:
         self._credit.give_back(size)
 
     async def close(self) -> None:
+        if self._call is not None:
+            # The stream first: a read that is cancelled by itself is still reported to the event loop later.
+            self._call.cancel()
+            await asyncio.wait([self._task], timeout=_END_S)
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -147,7 +154,7 @@ class PartitionStream:
         """One stream from its opening to its end. Raises what ends it before its time."""
         topic, partition = self.reading.place
         address = await self._cluster.leader(topic, partition)
-        call = CONSUME.on(self._connections.channel(address))()
+        self._call = call = CONSUME.on(self._connections.channel(address))()
         granting: asyncio.Task[None] | None = None
         try:
             await self._open(call)
@@ -158,7 +165,8 @@ class PartitionStream:
             if not self._at_end():
                 raise BrokerUnreachable(f"{address} ended the stream")
         finally:
-            call.cancel()
+            self._call = None
+            await end(call)
             if granting is not None:
                 granting.cancel()
                 await asyncio.gather(granting, return_exceptions=True)

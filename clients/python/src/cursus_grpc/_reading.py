@@ -46,11 +46,6 @@ class Reading:
         """The broker has resolved where the reading starts."""
         self.fetched = self.position = self.safe = offset
 
-    def refetch(self) -> None:
-        """Receive again, from another source, what was not handed out."""
-        self.version += 1
-        self.fetched = self.position
-
     def jump(self, offset: int = UNKNOWN) -> None:
         """Go on elsewhere; what was received is void."""
         self.version += 1

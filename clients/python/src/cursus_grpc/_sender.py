@@ -13,14 +13,14 @@ import grpc
 
 from cursus_grpc._accumulator import Accumulator
 from cursus_grpc._batch import Batch
-from cursus_grpc._channel import Connections, read, write
+from cursus_grpc._channel import Connections, end, read, write
 from cursus_grpc._lane import Lane, UnlikelyAnswer, Verdict
 from cursus_grpc._metadata import ClusterView
 from cursus_grpc._retry import Backoff
 from cursus_grpc._rpcs import PUBLISH_STREAM
 from cursus_grpc._status import from_status
 from cursus_grpc._wire import pack, publish_message
-from cursus_grpc.errors import BrokerUnreachable, CursusError, DeadlineExceeded, NotFound, NotLeader
+from cursus_grpc.errors import BrokerUnreachable, CursusError, DeadlineExceeded, NotFound, NotLeader, SequenceGap
 from cursus_proto.v1 import publish_service_pb2 as pb
 from cursus_proto.v1.records_pb2 import CODEC_NONE
 
@@ -29,6 +29,8 @@ PublishCall = grpc.aio.StreamStreamCall[bytes, pb.PublishStreamResponse]
 # A batch that is not full goes out while fewer than this many of its partition are unanswered. Otherwise it goes on
 # filling: a batch costs the broker the same whether it holds one record or a thousand.
 _PARTIAL_IN_FLIGHT: Final = 2
+
+_END_S: Final = 1.0
 
 # Below this compressing takes less time than handing it to a thread and back.
 _PACK_IN_THREAD_BYTES: Final = 32 * 1024
@@ -193,14 +195,18 @@ class _PublishStream:
             try:
                 await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             finally:
+                # The stream first: a read that is cancelled by itself is still reported to the event loop later.
+                call.cancel()
+                await asyncio.wait(parts[:1], timeout=_END_S)
                 for part in parts:
                     part.cancel()
                 ended = await asyncio.gather(*parts, return_exceptions=True)
         finally:
-            call.cancel()
-        for end in ended:
-            if isinstance(end, Exception):
-                raise end
+            await end(call)
+        for outcome in ended:
+            if isinstance(outcome, Exception):
+                raise outcome
+        raise BrokerUnreachable(f"the stream to {self._address} was cancelled")
 
     async def _open(self, call: PublishCall) -> None:
         try:
@@ -330,6 +336,10 @@ class _PublishStream:
             self._accumulator.enqueue(lane)
 
     def _refused(self, lane: Lane, batch: Batch, attempt: int, error: CursusError) -> list[Verdict]:
+        if attempt == lane.attempt and isinstance(error, SequenceGap):
+            got = error.metadata.get("got")
+            if got != str(batch.first_sequence):
+                raise UnlikelyAnswer(f"a gap before {got} for a batch at {batch.first_sequence}")
         if isinstance(error, (NotLeader, NotFound)):
             self._must_refresh.set()
         pause_s = Backoff(failures=lane.failures).next_s()
