@@ -130,6 +130,8 @@ class Requests:
             log.warning("request.malformed", peer=self._session.peer, answer=str(malformed))
             self._services.metrics.command("MALFORMED", "error")
             self._session.write_text(str(malformed))
+            if malformed.close:
+                self._session.close()
             return
         log.debug("request", peer=self._session.peer, command=request.name, dialect=request.dialect.value)
         self._note(request)

@@ -241,6 +241,8 @@ class Translator:
         refused = outcomes[command.partition]
         if refused is None or (refused.reason == "OFFSET_REGRESSION" and command.generation is None):
             return replies.OK
+        if refused.reason == "NOT_OWNER":
+            return replies.not_owner(command.partition, command.member, group, command.generation or 0)
         raise refused
 
     async def _batch_commit(self, command: c.BatchCommit, context: Context) -> str:

@@ -20,7 +20,11 @@ class Dialect(Enum):
 
 
 class Malformed(Exception):
-    """The request cannot be parsed. The text is the whole answer, except for what starts with no `ERROR:`."""
+    """The request cannot be parsed. The text is the whole answer; `close` if the connection ends with it."""
+
+    def __init__(self, answer: str, *, close: bool = False) -> None:
+        super().__init__(answer)
+        self.close = close
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,6 +151,12 @@ def _publish(fields: Fields) -> Command:
     )
 
 
+def _set_group(fields: Fields) -> Command:
+    if not fields.text("group"):
+        raise Malformed(replies.EMPTY_GROUP)
+    return c.SetGroup(fields.text("group"))
+
+
 def _group(fields: Fields) -> str:
     group = fields.text("group")
     return c.DEFAULT_GROUP if group in ("", "-") else group
@@ -267,7 +273,7 @@ _PARSERS: Final[Mapping[str, Callable[[Fields], Command]]] = {
     "NEGOTIATE": _negotiate,
     "PUBLISH": _publish,
     "REGISTER_GROUP": lambda f: c.RegisterGroup(f.required("topic"), f.required("group")),
-    "SETGROUP": lambda f: c.SetGroup(f.required("group")),
+    "SETGROUP": _set_group,
     "STREAM": _stream,
     "SUBSCRIBE": lambda f: c.Subscribe(f.required("topic"), f.text("group", c.SUBSCRIBE_GROUP)),
     "SYNC_GROUP": lambda f: c.SyncGroup(

@@ -60,7 +60,7 @@ def _subscribe(words: Sequence[str]) -> Command:
 
 def _set_group(words: Sequence[str]) -> Command:
     if not words:
-        raise Malformed("ERROR: group name cannot be empty")
+        raise Malformed(replies.EMPTY_GROUP)
     return c.SetGroup(words[0])
 
 
@@ -69,7 +69,11 @@ def _consume(words: Sequence[str]) -> Command:
         raise Malformed("(no messages)")
     if len(words) != 3:
         raise Malformed(_CONSUME_SYNTAX)
-    return c.ConsumeAll(words[0], _integer(words[1], "partition"), _integer(words[2], "offset"))
+    try:
+        return c.ConsumeAll(words[0], _integer(words[1], "partition"), _integer(words[2], "offset"))
+    except Malformed as malformed:
+        # Whoever got the syntax right reads frames up to the end of the connection.
+        raise Malformed(str(malformed), close=True) from None
 
 
 def _stream(words: Sequence[str]) -> Command:

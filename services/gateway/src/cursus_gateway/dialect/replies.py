@@ -19,6 +19,7 @@ OUTBOX: Final = "\U0001f4e4 "
 
 OK: Final = "OK"
 NOT_UNDERSTOOD: Final = 'ERROR: decode_failed reason="not a command, envelope or batch"'
+EMPTY_GROUP: Final = "ERROR: group name cannot be empty"
 NO_COORDINATOR: Final = "ERROR: coordinator_not_available"
 
 # Substrings that make some client rejoin, redirect or stop (RULE 14). `NOT_FOUND` covers all that end so.
