@@ -18,6 +18,8 @@ from bench.ballast import ballast
 from bench.compare import progress
 from bench.measures import (
     acks,
+    client_latency,
+    client_throughput,
     consume,
     gateway_consume,
     gateway_latency,
@@ -49,6 +51,9 @@ MEASURES: Final[dict[str, Callable[[Setting], Awaitable[report.Result]]]] = {
     "gateway-singles": gateway_singles.measure,
     "gateway-latency": gateway_latency.measure,
     "gateway-memory": gateway_memory.measure,
+    "client-send": client_throughput.measure_send,
+    "client-consume": client_throughput.measure_consume,
+    "client-latency": client_latency.measure,
 }
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import psutil
 
-from bench.worker import STALLED
+from bench.worker import PLAIN, STALLED
 
 START_DEADLINE_S: Final = 120.0
 STOP_DEADLINE_S: Final = 60.0
@@ -128,19 +128,20 @@ class Worker:
 @asynccontextmanager
 async def worker(scratch: Path, name: str = "client", *, plain: bool = False) -> AsyncIterator[Worker]:
     """A client process; a plain one has Python's own memory settings, as a user's program has."""
-    options = ("--plain",) if plain else ()
+    options = (PLAIN,) if plain else ()
     async with program(scratch / f"{name}.log", sys.executable, "-m", "bench.worker", *options) as process:
         yield Worker(process)
 
 
 @asynccontextmanager
-async def program(log: Path, *command: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A running program, ended with the block: asked first, then killed. Its stderr goes to `log`."""
+async def program(log: Path, *command: str, talks: bool = True) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A running program, ended with the block: asked first, then killed. Its stderr goes to `log`; so does its stdout
+    unless it talks to us that way."""
     with log.open("ab") as stderr:
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE if talks else stderr,
             stderr=stderr,
             env=_environment(),
             limit=_MAX_LINE_BYTES,

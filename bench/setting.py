@@ -32,7 +32,7 @@ class Scale:
     sent_records: int
     """Sent or read by our own client in a round."""
     peer_records: int
-    """The same by the client of a peer, which is expected to take about as long for them."""
+    """The same by the client of a peer that is expected to take about as long for them."""
     ballast_bytes: int
     top_up_bytes: int
     """Ballast loaded before each round: more than the round before can have freed."""

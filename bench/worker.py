@@ -1,5 +1,6 @@
 """A client process. Takes jobs as JSON lines on stdin, does one at a time, answers each with a JSON line on stdout:
-`python -m bench.worker`. Ends with its stdin."""
+`python -m bench.worker`. Ends with its stdin. With `--plain` its memory is left as Python sets it up, which is what the
+users of a client library have."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import traceback
 from dataclasses import asdict
 from typing import Any
 
+from bench.jobs import client
 from bench.jobs.consume import Consume, Stall, consume, stall
 from bench.jobs.gateway import (
     CommandLatency,
@@ -29,12 +31,14 @@ from bench.jobs.unary import CallLatency, Calls, call_latency, calls
 from cursus_service.process import raise_open_file_limit, run, settle_memory
 
 STALLED = "stalled"
+PLAIN = "--plain"
 OPEN_FILES = 4_096
 
 
 async def work(_: asyncio.Event) -> None:
     raise_open_file_limit(OPEN_FILES)
-    settle_memory()
+    if PLAIN not in sys.argv:
+        settle_memory()
     while line := await _read_line():
         message = json.loads(line)
         try:
@@ -71,6 +75,18 @@ async def _do(job: str, arguments: dict[str, Any]) -> Any:
             return await command_latency(CommandLatency(**arguments))
         case "Idle":
             return await idle(Idle(**arguments), _pause)
+        case "Prepare":
+            return await client.prepare(client.Prepare(**arguments))
+        case "Remove":
+            return await client.remove(client.Remove(**arguments))
+        case "Send":
+            return await client.send(client.Send(**arguments))
+        case "Read":
+            return await client.read(client.Read(**arguments))
+        case "SendOnSchedule":
+            return await client.send_on_schedule(client.SendOnSchedule(**arguments))
+        case "Receive":
+            return await client.receive(client.Receive(**arguments), _pause)
         case _:
             raise ValueError(f"no such job: {job}")
 

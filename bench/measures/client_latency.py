@@ -1,0 +1,83 @@
+"""From sending a record with our Python client to receiving it in another process, beside the peers' clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from bench.compare import Round, Side, take_turns
+from bench.jobs.client import Prepare, Receive, Remove, SendOnSchedule
+from bench.jobs.latency import Latencies
+from bench.measures.latency import RATE, UNIT, latency_round, median_figures, percentile, worst
+from bench.peers import Contestant, contestants, figures
+from bench.processes import Worker
+from bench.processes import worker as start_worker
+from bench.report import Bound, Result
+from bench.setting import Setting
+
+BAR: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A process that sends and one that receives, through one broker."""
+
+    contestant: Contestant
+    sender: Worker
+    receiver: Worker
+    medians: list[float] = field(default_factory=list)
+
+    async def round(self, number: int, count: int) -> Round:
+        service = self.contestant.service
+        place = self.contestant.client, service.address, f"latency-{number + 1}"
+        await self.sender.run(Prepare(*place))
+        # The receiver is at work when it has received a first record.
+        await self.sender.run(SendOnSchedule(*place, 1, RATE))
+        await self.receiver.stall(Receive(*place, count))
+        receiving = asyncio.create_task(self.receiver.resume())
+        cpu_started = service.cpu_seconds()
+        await self.sender.run(SendOnSchedule(*place, count, RATE))
+        found = Latencies(**await receiving)
+        cpu_seconds = service.cpu_seconds() - cpu_started
+        await self.sender.run(Remove(*place))
+        self.medians.append(percentile(found.microseconds, 50))
+        return latency_round(found, cpu_seconds, count / RATE)
+
+    def side(self, count: int) -> Side:
+        return Side(f"{self.contestant.name}, p99", lambda number: self.round(number, count))
+
+
+async def measure(setting: Setting) -> Result:
+    async with contestants(setting.scratch) as (found, absent), AsyncExitStack() as running:
+        pairs = [await running.enter_async_context(_pair(setting, one)) for one in found]
+        sides = [pair.side(setting.scale.latency_count) for pair in pairs]
+        series = await take_turns("client-latency", sides, setting, UNIT)
+    return Result(
+        "client-latency",
+        f"Python client: from send to receipt in another process, {RATE:,}/s",
+        [
+            *figures("send to receipt", series, found, Bound.AT_MOST, BAR),
+            *median_figures({pair.contestant.name: pair.medians for pair in pairs}),
+            *worst(series),
+        ],
+        series,
+        [
+            "cursus-grpc: `Producer.send` and `for record in consumer` with a group. redis-py: XADD, and XREAD that"
+            " blocks; nats-py: publish_async and an ordered consumer; confluent-kafka: linger.ms 0 and a group.",
+            "The time counts from the moment a record is handed to the client. A median over rounds of each round's"
+            " p99; client cores are the receiver's.",
+            *absent,
+        ],
+    )
+
+
+@asynccontextmanager
+async def _pair(setting: Setting, contestant: Contestant) -> AsyncIterator[_Pair]:
+    async with (
+        start_worker(setting.scratch, f"{contestant.client}-sender", plain=True) as sender,
+        start_worker(setting.scratch, f"{contestant.client}-receiver", plain=True) as receiver,
+    ):
+        yield _Pair(contestant, sender, receiver)
