@@ -16,28 +16,30 @@ from typing import Any, Protocol
 import cursus_grpc
 from cursus_grpc import RecordMetadata
 
+Addresses = str | list[str]
+
 
 class Face(Protocol):
     """How tests get clients."""
 
-    def producer(self, address: str, **options: Any) -> Any: ...
+    def producer(self, address: Addresses, **options: Any) -> Any: ...
 
-    def consumer(self, address: str, **options: Any) -> Any: ...
+    def consumer(self, address: Addresses, **options: Any) -> Any: ...
 
-    def admin(self, address: str, **options: Any) -> Any: ...
+    def admin(self, address: Addresses, **options: Any) -> Any: ...
 
     async def result(self, delivery: Any) -> RecordMetadata:
         """Wait for a delivery."""
 
 
 class AsyncFace:
-    def producer(self, address: str, **options: Any) -> Any:
+    def producer(self, address: Addresses, **options: Any) -> Any:
         return cursus_grpc.AsyncProducer(address, **options)
 
-    def consumer(self, address: str, **options: Any) -> Any:
+    def consumer(self, address: Addresses, **options: Any) -> Any:
         return _Listing(cursus_grpc.AsyncConsumer(address, **options))
 
-    def admin(self, address: str, **options: Any) -> Any:
+    def admin(self, address: Addresses, **options: Any) -> Any:
         return cursus_grpc.AsyncAdmin(address, **options)
 
     async def result(self, delivery: cursus_grpc.AsyncDelivery) -> RecordMetadata:
@@ -45,13 +47,13 @@ class AsyncFace:
 
 
 class SyncFace:
-    def producer(self, address: str, **options: Any) -> Any:
+    def producer(self, address: Addresses, **options: Any) -> Any:
         return _Threaded(lambda: cursus_grpc.Producer(address, **options))
 
-    def consumer(self, address: str, **options: Any) -> Any:
+    def consumer(self, address: Addresses, **options: Any) -> Any:
         return _Threaded(lambda: cursus_grpc.Consumer(address, **options))
 
-    def admin(self, address: str, **options: Any) -> Any:
+    def admin(self, address: Addresses, **options: Any) -> Any:
         return _Threaded(lambda: cursus_grpc.Admin(address, **options))
 
     async def result(self, delivery: cursus_grpc.Delivery) -> RecordMetadata:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, cast
@@ -15,7 +16,7 @@ from cursus_grpc import _tls
 from cursus_grpc._retry import Backoff, Deadline
 from cursus_grpc._rpcs import Request, Response, Unary
 from cursus_grpc._status import from_rpc_error
-from cursus_grpc.errors import BrokerUnreachable, ClientClosed, CursusError, Refused
+from cursus_grpc.errors import BrokerUnreachable, ClientClosed, CursusError, DeadlineExceeded, Refused, TlsFailed
 from cursus_grpc.types import TLS
 
 MIB: Final = 1024 * 1024
@@ -149,6 +150,9 @@ class Connections:
                 repeatable = idempotent or (isinstance(error, Refused) and error.reason != "INTERNAL")
                 if not error.retriable or not repeatable:
                     raise
+                # A broker that refuses our certificate says so only after the connection stands.
+                if isinstance(error, BrokerUnreachable) and (failed := await self._explain(address)) is not None:
+                    raise failed from error
                 pause_s = backoff.next_s()
                 if not deadline.within(pause_s):
                     raise
@@ -173,7 +177,7 @@ class Connections:
                 left_s = deadline.left_s()
                 if await self.is_ready(address, _CONNECT_S if left_s is None else min(_CONNECT_S, left_s)):
                     return address
-                if (failed := await _tls.explain(address, self.settings.tls)) is not None:
+                if (failed := await self._explain(address)) is not None:
                     raise failed
                 self._prefer_others(address)
             pause_s = backoff.next_s()
@@ -199,6 +203,9 @@ class Connections:
         except grpc.aio.UsageError as error:
             raise ClientClosed("the client is closed") from error
         return True
+
+    async def _explain(self, address: str) -> TlsFailed | None:
+        return await _tls.explain(address, self.settings.tls)
 
     def _prefer_others(self, address: str) -> None:
         """Try the address last from now on."""
@@ -230,3 +237,17 @@ async def read(call: grpc.aio.StreamStreamCall[bytes, Response]) -> Response | N
     except (asyncio.InvalidStateError, grpc.aio.UsageError) as error:
         raise BrokerUnreachable("the stream ended") from error
     return None if message is grpc.aio.EOF else cast("Response", message)
+
+
+async def exchange(call: grpc.aio.StreamStreamCall[bytes, Response], first: Message, timeout_s: float) -> Response:
+    """Open a stream: its first request for its first answer. Raises what the broker refuses it with."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            with contextlib.suppress(BrokerUnreachable):  # reading tells why
+                await write(call, first)
+            response = await read(call)
+    except TimeoutError as error:
+        raise DeadlineExceeded("the broker does not answer") from error
+    if response is None:
+        raise BrokerUnreachable("the broker ended the stream")
+    return response

@@ -455,6 +455,7 @@ class ConsumerCore:
             await self._membership.leave(deadline.left_s() or 0.0)
         for stream in [*self._streams.values(), *(reader.stream for reader in self._ranges)]:
             await stream.close()
+        await self._cluster.close()
         await self._connections.close()
 
 

@@ -17,18 +17,19 @@ from typing import Final
 
 import grpc
 
-from cursus_grpc._channel import Connections, end, read, write
+from cursus_grpc._channel import Connections, end, exchange, read, write
 from cursus_grpc._convert import STRATEGIES, place_to_proto
-from cursus_grpc._partition_stream import Credit, exchange, skipped
+from cursus_grpc._partition_stream import Credit, skipped
 from cursus_grpc._reading import Chunk, Failure, Inbox, Reading, Rebalance
 from cursus_grpc._records import next_offset, payload_bytes
-from cursus_grpc._retry import Backoff, Deadline
-from cursus_grpc._rpcs import SUBSCRIBE
+from cursus_grpc._retry import Backoff
+from cursus_grpc._rpcs import GET_BROKER_INFO, SUBSCRIBE
 from cursus_grpc._status import from_status
 from cursus_grpc.errors import BrokerUnreachable, CursusError, MemberNotFound, NotFound
 from cursus_grpc.types import BEGINNING, END, Reset, Strategy, TopicPartition
 from cursus_proto.internal.v1.opaque_pb2 import SubscribedBatches, SubscribeResponse
 from cursus_proto.v1 import consume_service_pb2 as pb
+from cursus_proto.v1.cluster_service_pb2 import GetBrokerInfoRequest
 from cursus_proto.v1.group_service_pb2 import ASSIGNMENT_STRATEGY_UNSPECIFIED
 from cursus_proto.v1.records_pb2 import FlowGrant
 
@@ -129,7 +130,8 @@ class Membership:
 
     async def _session(self, backoff: Backoff) -> None:
         timeout_s = self._connections.settings.request_timeout_s
-        address = await self._connections.reach(Deadline(timeout_s))
+        # A call first: it finds a broker that serves, or tells why there is none.
+        _, address = await self._connections.call_any(GET_BROKER_INFO, GetBrokerInfoRequest())
         call = SUBSCRIBE.on(self._connections.channel(address))()
         sending: asyncio.Task[None] | None = None
         try:

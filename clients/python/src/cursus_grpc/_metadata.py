@@ -70,10 +70,23 @@ class ClusterView:
             task = asyncio.create_task(self._ask(fresh, timeout_s), name="cursus-metadata")
             for name in fresh:
                 self._asking[name] = task
-            task.add_done_callback(lambda _: [self._asking.pop(name, None) for name in fresh])
+            task.add_done_callback(lambda done: self._answered(done, fresh))
         # Shielded: whoever else waits for the same answer still wants it when this caller is cancelled.
         for task in {self._asking[name] for name in wanted if name in self._asking}:
             await asyncio.shield(task)
+
+    def _answered(self, task: asyncio.Task[None], names: list[str]) -> None:
+        for name in names:
+            self._asking.pop(name, None)
+        if not task.cancelled():
+            task.exception()  # known to whoever still waits; nobody need be left
+
+    async def close(self) -> None:
+        """Stop asking."""
+        asking = set(self._asking.values())
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
 
     async def max_batch_bytes(self) -> int:
         """The largest record set the brokers take, asked for once."""

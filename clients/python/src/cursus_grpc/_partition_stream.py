@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 from typing import Final
 
 import grpc
 
-from cursus_grpc._channel import Connections, end, read, write
+from cursus_grpc._channel import Connections, end, exchange, read, write
 from cursus_grpc._convert import place_to_proto
 from cursus_grpc._metadata import ClusterView
 from cursus_grpc._reading import UNKNOWN, Chunk, Failure, Inbox, Reading
 from cursus_grpc._records import next_offset, payload_bytes
 from cursus_grpc._retry import Backoff
-from cursus_grpc._rpcs import CONSUME, Response
-from cursus_grpc.errors import BrokerUnreachable, CursusError, DeadlineExceeded, OffsetOutOfRange
+from cursus_grpc._rpcs import CONSUME
+from cursus_grpc.errors import BrokerUnreachable, CursusError, OffsetOutOfRange
 from cursus_grpc.types import BEGINNING, END, Place, Reset
 from cursus_proto.internal.v1.opaque_pb2 import ConsumedBatches, ConsumeResponse
 from cursus_proto.v1 import consume_service_pb2 as pb
@@ -218,19 +217,3 @@ async def grant(call: ConsumeCall, credit: Credit) -> None:
             await write(call, pb.ConsumeRequest(grant=await credit.next_grant()))
     except BrokerUnreachable:
         return  # whoever reads the stream learns why it ended
-
-
-async def exchange(
-    call: grpc.aio.StreamStreamCall[bytes, Response], first: pb.ConsumeRequest | pb.SubscribeRequest, timeout_s: float
-) -> Response:
-    """Open a stream: its first request for its first answer. Raises what the broker refuses it with."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            with contextlib.suppress(BrokerUnreachable):  # reading tells why
-                await write(call, first)
-            response = await read(call)
-    except TimeoutError as error:
-        raise DeadlineExceeded("the broker does not answer") from error
-    if response is None:
-        raise BrokerUnreachable("the broker ended the stream")
-    return response

@@ -195,6 +195,7 @@ class ProducerCore(Generic[DeliveryType]):
         finally:
             await self._sender.close()
             self.accumulator.settle(self.accumulator.abandon(ClientClosed("the producer was closed before the answer")))
+            await self._cluster.close()
             await self._connections.close()
 
 

@@ -13,7 +13,7 @@ import grpc
 
 from cursus_grpc._accumulator import Accumulator
 from cursus_grpc._batch import Batch
-from cursus_grpc._channel import Connections, end, read, write
+from cursus_grpc._channel import Connections, end, exchange, read, write
 from cursus_grpc._lane import Lane, UnlikelyAnswer, Verdict
 from cursus_grpc._metadata import ClusterView
 from cursus_grpc._retry import Backoff
@@ -209,17 +209,10 @@ class _PublishStream:
         raise BrokerUnreachable(f"the stream to {self._address} was cancelled")
 
     async def _open(self, call: PublishCall) -> None:
-        try:
-            async with asyncio.timeout(self._settings.request_timeout_s):
-                request = pb.PublishStreamRequest(open=pb.PublishStreamOpen(client_id=self._settings.client_id))
-                try:
-                    await write(call, request)
-                finally:
-                    response = await read(call)
-        except TimeoutError as error:
-            raise DeadlineExceeded(f"{self._address} does not answer") from error
-        if response is None or response.WhichOneof("response") != "opened":
-            raise BrokerUnreachable(f"{self._address} ended the stream")
+        request = pb.PublishStreamRequest(open=pb.PublishStreamOpen(client_id=self._settings.client_id))
+        response = await exchange(call, request, self._settings.request_timeout_s)
+        if response.WhichOneof("response") != "opened":
+            raise BrokerUnreachable(f"{self._address} does not begin with `opened`")
         self._window_bytes = response.opened.window_bytes
         self._accumulator.limit(response.opened.max_batch_bytes)
 

@@ -18,6 +18,11 @@ from cursus_grpc.errors import TlsFailed
 from cursus_grpc.types import TLS
 
 _PROBE_S: Final = 2.0
+_AGAIN_S: Final = 0.2
+
+
+class _Ambiguous(TlsFailed):
+    """What it looks like, if it looks like it again."""
 
 
 def credentials(tls: TLS) -> grpc.ChannelCredentials:
@@ -37,7 +42,12 @@ async def explain(target: str, tls: TLS | None) -> TlsFailed | None:
         async with asyncio.timeout(_PROBE_S):
             if tls is None:
                 return await _plain_to_tls(host, int(port), target)
-            return await _handshake(host, int(port), target, tls)
+            failed = await _handshake(host, int(port), target, tls)
+            if isinstance(failed, _Ambiguous):
+                # A broker that is about to end looks the same, but not twice.
+                await asyncio.sleep(_AGAIN_S)
+                failed = await _handshake(host, int(port), target, tls)
+            return None if failed is None else TlsFailed(str(failed))
     except (OSError, TimeoutError, EOFError):
         return None
 
@@ -72,7 +82,8 @@ async def _handshake(host: str, port: int, target: str, tls: TLS) -> TlsFailed |
     except ssl.SSLError as error:
         return TlsFailed(f"the broker at {target} refuses the client's certificate: {error.reason or error}")
     except (ConnectionError, asyncio.IncompleteReadError):
-        return None
+        wish = "refuses the client's certificate" if tls.cert is not None else "wants a client's certificate"
+        return _Ambiguous(f"the broker at {target} ends the connection after the TLS handshake: it {wish}")
     finally:
         writer.close()
     return None
