@@ -14,7 +14,7 @@ import click
 from cursus_grpc.cli import bench, completion, consume, doctor, groups, publish, segments, top, topics
 from cursus_grpc.cli.failures import explain
 from cursus_grpc.cli.output import say
-from cursus_grpc.cli.session import Group, Session
+from cursus_grpc.cli.session import Group, ReaderLeft, Session
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -41,9 +41,8 @@ def run(arguments: Sequence[str]) -> int:
     try:
         outcome = cursus.main(list(arguments), prog_name="cursus", standalone_mode=False, obj=session)
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read our output has enough (`| head -1`): not a failure. The interpreter must not find out again when
-        # it flushes at exit.
+    except (ReaderLeft, BrokenPipeError):
+        # The interpreter must not find out again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (Exception, KeyboardInterrupt) as error:

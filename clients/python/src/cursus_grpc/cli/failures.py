@@ -43,7 +43,7 @@ HINTS: Final = {
     "GROUP_NOT_FOUND": "`cursus group list` shows the groups",
     "MEMBER_NOT_FOUND": "`cursus group describe` shows the members",
     "TOPIC_EXISTS": "choose another name, or `cursus topic update` this one",
-    "OFFSET_OUT_OF_RANGE": "use --from beginning, or an offset that `cursus topic describe` shows as retained",
+    "OFFSET_OUT_OF_RANGE": "`cursus topic describe` shows which offsets are retained",
     "NOT_LEADER": "try again in a moment",
     "PRODUCER_FENCED": "another producer runs under the same identity",
     "SEQUENCE_GAP": "records before these were lost; publish them again",

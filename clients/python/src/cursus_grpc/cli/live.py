@@ -20,6 +20,6 @@ def refreshed(interval_s: float, times: int | None = None) -> Iterator[int]:
             try:
                 with interrupt.waiting():
                     if times is None or at < times:
-                        time.sleep(next_at - time.monotonic())
+                        time.sleep(max(0.0, next_at - time.monotonic()))
             except Interrupted:
                 return

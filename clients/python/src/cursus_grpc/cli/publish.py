@@ -17,6 +17,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from cursus_grpc import CursusError, Producer, RecordMetadata
 from cursus_grpc.cli import completion, records_in
 from cursus_grpc.cli.failures import INTERRUPTED, Failed
+from cursus_grpc.cli.interrupt import Interrupt, Interrupted
 from cursus_grpc.cli.output import json_document, plural, say, size, stderr_console
 from cursus_grpc.cli.records_in import Outgoing
 from cursus_grpc.cli.session import Command, Session, pass_session
@@ -32,6 +33,7 @@ class Tally:
     all is settled."""
 
     def __init__(self) -> None:
+        self.bytes = 0  # of the values sent; only the sending thread writes it
         self.failed = 0
         self.error: CursusError | None = None
         self.partitions: dict[int, list[int]] = {}
@@ -182,8 +184,8 @@ def publish(
         typed = not files and sys.stdin.isatty()
         progress = not values and not typed and sys.stderr.isatty()
     tally, began = Tally(), time.monotonic()
-    interrupted = False
     with (
+        Interrupt.watched() as interrupt,
         session.producer(
             acks=_ACKS[acks],
             compression=compression,
@@ -194,18 +196,17 @@ def publish(
     ):
         bar = Bar(shown, total_bytes) if shown is not None else None
         try:
-            sent_bytes = _send(producer, topic, records, default, Pace(rate), bar, tally)
-        except KeyboardInterrupt:
-            # What was read so far is delivered; a second Ctrl-C gives up on that.
-            interrupted, sent_bytes = True, None
+            _send(producer, topic, records, default, Pace(rate), bar, tally, interrupt)
+        except Interrupted:
+            pass  # what was read so far is delivered; a second Ctrl-C gives up on that
         finally:
             if not producer.flush(delivery_timeout):
                 say("warning: the delivery timeout passed with records unsettled")
-    _report(session, topic, tally, sent_bytes, time.monotonic() - began, quiet)
+    _report(session, topic, tally, time.monotonic() - began, quiet)
     if tally.error is not None:
         say(f"{plural(tally.failed, 'record')} not published")
         raise tally.error
-    return INTERRUPTED if interrupted else 0
+    return INTERRUPTED if interrupt.requested else 0
 
 
 def _send(
@@ -216,11 +217,19 @@ def _send(
     pace: Pace,
     bar: Bar | None,
     tally: Tally,
-) -> int:
-    """Send everything, and answer the bytes of the values. Stops at the first record that could not be delivered."""
-    sent_bytes = 0
-    for record in records:
-        pace.wait()
+    interrupt: Interrupt,
+) -> None:
+    """Send everything, up to the first record that could not be delivered. Raises Interrupted, between two records."""
+    while tally.error is None:
+        interrupt.begin_waiting()
+        try:
+            pace.wait()
+            record = next(records, None)
+        finally:
+            interrupt.end_waiting()
+        if record is None:
+            return
+        tally.bytes += len(record.value)
         producer.send(
             topic,
             record.value,
@@ -233,12 +242,8 @@ def _send(
             aggregate_version=record.aggregate_version,
             metadata=record.metadata,
         )
-        sent_bytes += len(record.value)
         if bar is not None:
             bar.note(len(record.value) + 1)
-        if tally.error is not None:
-            break
-    return sent_bytes
 
 
 def _records(sources: tuple[Path, ...], form: str, key_delimiter: str | None) -> Iterator[Outgoing]:
@@ -286,7 +291,7 @@ def _encoded(text: str) -> bytes:
     return os.fsencode(text)
 
 
-def _report(session: Session, topic: str, tally: Tally, sent_bytes: int | None, seconds: float, quiet: bool) -> None:
+def _report(session: Session, topic: str, tally: Tally, seconds: float, quiet: bool) -> None:
     partitions = sorted(tally.partitions.items())
     if session.json:
         json_document(
@@ -309,5 +314,6 @@ def _report(session: Session, topic: str, tally: Tally, sent_bytes: int | None, 
             for partition, (_, first, last) in partitions[:8]
         )
         more = f" and {len(partitions) - 8} more partitions" if len(partitions) > 8 else ""
-        amount = f", {size(sent_bytes)}" if sent_bytes is not None else ""
-        say(f"published {plural(tally.records, 'record')} to {topic}{amount}{': ' if where else ''}{where}{more}")
+        say(
+            f"published {plural(tally.records, 'record')} to {topic}, {size(tally.bytes)}{': ' if where else ''}{where}{more}"
+        )

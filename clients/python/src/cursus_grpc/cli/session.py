@@ -98,6 +98,11 @@ def _made(make: Callable[[], T]) -> T:
         raise BadConfiguration(str(error)) from error
 
 
+class ReaderLeft(Exception):
+    """Whoever read our output has enough, as `head -1` has after a line. Not a BrokenPipeError any more, because click
+    would exit by itself on one, with 1, and it is not a failure."""
+
+
 pass_session = click.make_pass_decorator(Session)
 
 
@@ -131,6 +136,12 @@ class _Common(click.Command):
         super().__init__(*args, **attributes)
         self._common = _common_options()
         self.params = [*self.params, *self._common]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise ReaderLeft from error
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own = [

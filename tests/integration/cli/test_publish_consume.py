@@ -1,0 +1,151 @@
+"""`cursus publish` and `cursus consume`: what goes in comes out, in every form and from every place."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.harness.terminal import CURSUS, run_piped
+from tests.integration.cli.conftest import Cli
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+NASTY = b"\xff\xfe\x00 \x1b[31m caf\xc3\xa9 \r"
+
+
+async def test_lines_come_back_byte_for_byte(cli: Cli) -> None:
+    topic = await cli.topic()
+    sent = b"one\n\n" + NASTY + b"\nlast without an end"
+    await cli.ok("publish", topic, stdin=sent)
+    read = await cli.ok("consume", topic)
+    assert read.stdout == sent + b"\n"
+    assert read.stderr == "4 records\n"
+
+
+async def test_keys_choose_the_partition_and_come_back(cli: Cli) -> None:
+    topic = await cli.topic(partitions=4)
+    summary = (await cli.ok("publish", topic, "-K", ":", "-o", "json", stdin=b"ann:tea\nmia:coffee\nann:cake\n")).json
+    assert (summary["records"], summary["failed"]) == (3, 0)
+    assert sum(part["records"] for part in summary["partitions"]) == 3
+    read = (await cli.ok("consume", topic, "-f", r"%k=%s %p\n")).text.splitlines()
+    of_ann = [line for line in read if line.startswith("ann=")]
+    assert [line.split()[0] for line in of_ann] == ["ann=tea", "ann=cake"]
+    assert len({line.split()[1] for line in of_ann}) == 1
+
+
+async def test_json_lines_copy_a_topic_whole(cli: Cli) -> None:
+    topic, copy = await cli.topic(), await cli.topic()
+    await cli.ok("publish", topic, "-k", "k", "-H", "a=1", "-H", "a=2", stdin=NASTY + b"\n")
+    printed = (await cli.ok("consume", topic, "-o", "json")).stdout
+    await cli.ok("publish", copy, "--format", "json", stdin=printed)
+    again = (await cli.ok("consume", copy, "-f", "json")).json_lines
+    [before], [after] = [json.loads(line) for line in printed.splitlines()], again
+    assert after == {**before, "topic": copy}
+    assert after["headers"] == [{"name": "a", "value": "1"}, {"name": "a", "value": "2"}]
+
+
+async def test_a_bad_json_line_is_named_and_what_stood_before_it_is_kept(cli: Cli) -> None:
+    topic = await cli.topic()
+    refused = await cli.run("publish", topic, "--format", "json", stdin=b'{"value": "a"}\n{oops\n{"value": "c"}\n')
+    assert refused.status == 1
+    assert "stdin, line 2: not JSON" in refused.stderr
+    assert (await cli.ok("consume", topic)).text == "a\n"
+
+
+async def test_files_are_lines_or_records(cli: Cli) -> None:
+    topic = await cli.topic()
+    path = cli.home / "lines.txt"
+    path.write_bytes(b"a\nb\n")
+    await cli.ok("publish", topic, str(path), "-", stdin=b"c\n")
+    await cli.ok("publish", topic, str(path), "--format", "file", "--compression", "zstd", "--acks", "all")
+    values = [line["value"] for line in (await cli.ok("consume", topic, "-o", "json")).json_lines]
+    assert values == ["a", "b", "c", "a\nb\n"]
+    missing = await cli.run("publish", topic, str(path), str(cli.home / "missing"))
+    assert (missing.status, missing.stderr.count("\n")) == (1, 1)
+    assert len((await cli.ok("consume", topic, "-o", "json")).json_lines) == 4, (
+        "nothing is published before all is found"
+    )
+
+
+async def test_a_rate_limit_stretches_the_publishing(cli: Cli) -> None:
+    topic = await cli.topic()
+    summary = (await cli.ok("publish", topic, "--rate", "50", "-o", "json", stdin=b"x\n" * 26)).json
+    assert summary["records"] == 26
+    assert summary["seconds"] >= 0.5
+
+
+async def test_every_place_can_be_read_from(cli: Cli) -> None:
+    topic = await cli.topic(*"abcdef")
+    later = (await cli.ok("consume", topic, "-o", "json", "--from", "-1")).json_lines[0]["timestamp_ms"]
+    for arguments, expected in (
+        ((), "abcdef"),
+        (("--from", "beginning"), "abcdef"),
+        (("--from", "end"), ""),
+        (("--from", "4"), "ef"),
+        (("--from", "-2"), "ef"),
+        (("--from", "-99"), "abcdef"),
+        (("--from", "@-1h"), "abcdef"),
+        (("--from", f"@{later + 1}"), ""),
+        (("--until", "2"), "ab"),
+        (("--from", "1", "--until", "-1"), "bcde"),
+        (("--from", "2", "--count", "3"), "cde"),
+        (("--count", "0"), ""),
+        (("--from", "99"), ""),
+        (("--partition", "0"), "abcdef"),
+    ):
+        read = (await cli.ok("consume", topic, *arguments)).text
+        assert read.replace("\n", "") == expected, arguments
+
+
+async def test_a_place_that_is_not_retained_is_refused_with_what_is(cli: Cli) -> None:
+    refused = await cli.run("consume", await cli.topic("a"), "--partition", "7")
+    assert "(PARTITION_NOT_FOUND)" in refused.stderr
+    refused = await cli.run("consume", "nowhere", "--follow")
+    assert "(TOPIC_NOT_FOUND)" in refused.stderr
+    refused = await cli.run("consume", "nowhere", "--group", "g")
+    assert "(TOPIC_NOT_FOUND)" in refused.stderr
+
+
+async def test_options_that_contradict_each_other_are_wrong_usage(cli: Cli) -> None:
+    for arguments in (
+        ("consume", "t", "--follow", "--until", "3"),
+        ("consume", "t", "--group", "g", "--partition", "0"),
+        ("consume", "t", "--group", "g", "--from", "3"),
+        ("consume", "t", "--format", "yaml"),
+        ("consume", "t", "--format", "%q"),
+        ("consume", "t", "--from", "soon"),
+        ("publish", "t", "file", "--value", "v"),
+        ("publish", "t", "--key", "k", "--key-delimiter", ":"),
+    ):
+        refused = await cli.run(*arguments)
+        assert refused.status == 2, refused
+
+
+async def test_a_group_goes_on_where_it_stopped(cli: Cli) -> None:
+    topic = await cli.topic(*"abcde")
+    first = await cli.ok("consume", topic, "--group", "reader", "--count", "2")
+    rest = await cli.ok("consume", topic, "--group", "reader")
+    nothing = await cli.ok("consume", topic, "--group", "reader")
+    assert (first.text, rest.text, nothing.text) == ("a\nb\n", "c\nd\ne\n", "")
+
+
+async def test_a_reader_that_has_enough_ends_the_command_quietly(cli: Cli) -> None:
+    topic = await cli.topic()
+    await cli.ok("publish", topic, stdin=b"".join(b"line %d %s\n" % (at, b"x" * 100) for at in range(50_000)))
+    script = f'{" ".join(CURSUS)} consume {topic} | head -1; echo "${{PIPESTATUS[@]}}"'
+    outcome = await run_piped(["bash", "-c", script], cli.env)
+    assert outcome.text.splitlines() == ["line 0 " + "x" * 100, "0 0"]
+    assert outcome.stderr == ""
+
+
+async def test_what_a_broken_pipe_swallowed_is_read_again_by_the_group(cli: Cli) -> None:
+    topic = await cli.topic()
+    await cli.ok("publish", topic, stdin=b"".join(b"%d\n" % at for at in range(20_000)))
+    script = f"{' '.join(CURSUS)} consume {topic} --group picky | head -1"
+    assert (await run_piped(["bash", "-c", script], cli.env)).text == "0\n"
+    described = (await cli.ok("group", "describe", "picky", "-o", "json")).json
+    committed = described["partitions"][0]["committed_offset"] if described["partitions"] else 0
+    rest = (await cli.ok("consume", topic, "--group", "picky")).text.splitlines()
+    assert rest == [str(at) for at in range(committed or 0, 20_000)]
+    assert (committed or 0) < 20_000

@@ -1,0 +1,104 @@
+"""Printing records, and reading back what was printed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cursus_grpc import Record, TopicPartition
+from cursus_grpc._records import BatchInfo
+from cursus_grpc.cli import formats
+from cursus_grpc.cli.records_in import from_json
+from cursus_proto.v1 import records_pb2
+
+CONTENT = st.binary(max_size=40) | st.text(max_size=20).map(str.encode)
+
+
+def record(
+    value: bytes, key: bytes | None = None, headers: tuple[tuple[str, bytes], ...] = (), **rest: int | bytes
+) -> Record:
+    message = records_pb2.Record(value=value, key=key, timestamp_ms=1_700_000_000_123)
+    for name, content in headers:
+        message.headers.add(key=name, value=content)
+    for name, one in rest.items():
+        setattr(message, name, one)
+    return Record(message, BatchInfo(TopicPartition("orders", 3), 5), 42)
+
+
+def test_a_format_string_has_every_token() -> None:
+    printer = formats.compiled(r"%t %p %o %k %s %h %T %K %S 100%%\n")
+    shown = printer(record(b"tea", b"ann", (("a", b"1"), ("b", b"2"))))
+    assert shown == b"orders 3 42 ann tea a=1,b=2 1700000000123 3 3 100%\n"
+
+
+def test_no_key_is_told_from_an_empty_key_by_its_length() -> None:
+    printer = formats.compiled("[%k]%K ")
+    assert printer(record(b"", None)) + printer(record(b"", b"")) == b"[]-1 []0 "
+
+
+def test_escapes_are_those_of_c() -> None:
+    assert formats.compiled(r"%s\t\x00\\n\r\0é")(record(b"v")) == b"v\t\x00\\n\r\0" + "é".encode()
+
+
+@pytest.mark.parametrize("text", ["%q", "100%", "%", r"%s\q", "%s\\", r"%s\x4"])
+def test_what_a_format_cannot_mean_is_refused_by_name(text: str) -> None:
+    with pytest.raises(ValueError, match="in the format"):
+        formats.compiled(text)
+
+
+def test_a_format_without_a_token_is_a_mistyped_name() -> None:
+    with pytest.raises(ValueError, match="'jsn' is no format"):
+        formats.named("jsn", terminal=False)
+
+
+@given(CONTENT)
+def test_values_pass_through_a_pipe_as_they_are(value: bytes) -> None:
+    assert formats.named("text", terminal=False)(record(value)) == value + b"\n"
+    assert formats.compiled("%s")(record(value)) == value
+
+
+@given(CONTENT)
+def test_nothing_a_value_holds_can_steer_a_terminal(value: bytes) -> None:
+    shown = formats.named("text", terminal=True)(record(value)).decode()
+    assert shown.endswith("\n")
+    assert all(char.isprintable() or char == "\t" for char in shown[:-1])
+
+
+@given(
+    CONTENT,
+    st.none() | CONTENT,
+    st.lists(st.tuples(st.text(st.characters(codec="utf-8"), max_size=5), CONTENT), max_size=3),
+    CONTENT,
+    st.integers(0, 2**31 - 1),
+)
+def test_a_json_line_can_be_published_again(
+    value: bytes, key: bytes | None, headers: list[tuple[str, bytes]], metadata: bytes, version: int
+) -> None:
+    printed = record(value, key, tuple(headers), metadata=metadata, event_type=metadata, schema_version=version)
+    line = formats.json_line(printed)
+    assert line.count(b"\n") == 1
+    again = from_json(line)
+    assert (again.value, again.key, again.timestamp_ms) == (value, key, printed.timestamp_ms)
+    assert again.headers == (tuple(headers) or None)
+    assert (again.metadata or b"", again.event_type or b"") == (metadata, metadata)
+    assert (again.schema_version or 0) == version
+
+
+def test_json_says_where_the_record_lies() -> None:
+    fields = json.loads(formats.json_line(record(b"\xff", b"k")))
+    assert (fields["topic"], fields["partition"], fields["offset"]) == ("orders", 3, 42)
+    assert (fields["key"], fields["value_base64"]) == ("k", "/w==")
+    assert "value" not in fields
+
+
+def test_a_hex_dump_shows_bytes_beside_text() -> None:
+    lines = formats.hex_dump(record(bytes(range(0x3C, 0x50)), None)).decode().splitlines()
+    assert lines == [
+        "orders[3] offset 42, timestamp 1700000000123",
+        "  value, 20 bytes",
+        "  00000000  3c 3d 3e 3f 40 41 42 43  44 45 46 47 48 49 4a 4b  |<=>?@ABCDEFGHIJK|",
+        "  00000010  4c 4d 4e 4f                                       |LMNO|",
+    ]

@@ -1,0 +1,60 @@
+"""What publish reads: lines and JSON, and what it says about the rest."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from cursus_grpc.cli.failures import Failed
+from cursus_grpc.cli.records_in import BadLine, Outgoing, from_json, keyed, parsed, plain
+
+
+def test_lines_lose_their_end_and_nothing_else() -> None:
+    stream = io.BytesIO(b"a\n\n b \r\n\xff\nlast")
+    assert [one.value for one in parsed(stream, plain, "stdin")] == [b"a", b"", b" b \r", b"\xff", b"last"]
+
+
+def test_the_first_delimiter_ends_the_key() -> None:
+    assert keyed(b":")(b"ann:tea:hot") == Outgoing(b"tea:hot", b"ann")
+    assert keyed(b"::")(b"::") == Outgoing(b"", b"")
+
+
+def test_a_line_without_delimiter_is_named() -> None:
+    with pytest.raises(Failed, match=r"orders\.txt, line 2: there is no ':'"):
+        list(parsed(io.BytesIO(b"a:1\nb\n"), keyed(b":"), "orders.txt"))
+
+
+def test_values_that_are_no_text_are_published_as_json() -> None:
+    assert from_json(b'{"value": {"n": [1, null, "\xc3\xa9"]}}').value == '{"n":[1,null,"é"]}'.encode()
+    assert from_json(b'{"value": null}').value == b""
+    assert from_json(b'{"value": 7, "key": 1}')[:2] == (b"7", b"1")
+
+
+def test_headers_may_be_a_list_or_an_object() -> None:
+    pairs = (("a", b"1"), ("b", b"\xff"))
+    assert from_json(b'{"value": "", "headers": {"a": "1"}}').headers == pairs[:1]
+    line = b'{"value": "", "headers": [{"name": "a", "value": "1"}, {"name": "b", "value_base64": "/w=="}]}'
+    assert from_json(line).headers == pairs
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b"{}",
+        b"\xff",
+        b'{"value_base64": "%"}',
+        b'{"value": "", "headers": 1}',
+        b'{"value": "", "headers": [{}]}',
+        b'{"value": "", "timestamp_ms": "now"}',
+        b'{"value": "", "timestamp_ms": -1}',
+        b'{"value": "", "schema_version": true}',
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_no_record_is_refused(line: bytes) -> None:
+    with pytest.raises(BadLine):
+        from_json(line)
