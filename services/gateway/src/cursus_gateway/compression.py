@@ -33,6 +33,9 @@ class Compression(Enum):
     XERIAL_SNAPPY = b"\x82SNAPPY\0"
 
 
+_BY_FIRST_BYTE: Final = {compression.value[:1]: compression for compression in Compression}
+
+
 class Undecodable(ValueError):
     """The bytes are not what they announce, or unpack to more than a frame may hold."""
 
@@ -45,10 +48,8 @@ _CODECS: Final = {
 
 
 def recognise(body: bytes) -> Compression | None:
-    for compression in Compression:
-        if body.startswith(compression.value):
-            return compression
-    return None
+    compression = _BY_FIRST_BYTE.get(body[:1])
+    return compression if compression is not None and body.startswith(compression.value) else None
 
 
 def decompress(body: bytes, compression: Compression) -> bytes:

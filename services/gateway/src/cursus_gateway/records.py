@@ -158,37 +158,31 @@ def _same_size(body: bytes, start: int, count: int, judged: bool) -> Messages | 
     in_envelope = judged and bool(producer_id) and first > 0 and last <= MAX_SEQUENCE
     if numbers != tuple(range(first, first + count)) and (in_envelope or numbers.count(0) != count):
         return None  # Numbered otherwise than one by one: rare enough to be left to the general way.
-    tails = (
-        sequence_tails(first, count, epoch if not producer_id else 0)
-        if not in_envelope and numbers.count(0) == 0
-        else None
-    )
-    if tails is None and (first == 0 < last or (epoch and not producer_id)):
+    own_epoch = epoch if not producer_id else 0
+    tail_bytes = 0
+    if not in_envelope and last:
+        tail_bytes = len(sequence_tails(last, 1, own_epoch)[0])
+        if not first or len(sequence_tails(first, 1, own_epoch)[0]) != tail_bytes:
+            return None  # Some numbers take a byte more than others, which happens once in thousands of batches.
+    elif own_epoch:
         return None
-    core = (_KEY + varint(key_bytes) if key_bytes else b"", _VALUE + varint(payload_bytes))
-    core_bytes = len(core[0]) + key_bytes + len(core[1]) + payload_bytes
-    if tails is not None and len(tails[0]) != len(tails[-1]):
-        by_size = {size: _SET_RECORD + varint(core_bytes + size) + core[0] for size in {len(tail) for tail in tails}}
-        heads: Sequence[bytes] = [by_size[len(tail)] for tail in tails]
-    else:
-        heads = [_SET_RECORD + varint(core_bytes + (len(tails[0]) if tails else 0)) + core[0]] * count
-    if key_bytes:
-        heads = [head + key + core[1] for head, key in zip(heads, keys, strict=True)]
-    else:
-        heads = [head + core[1] for head in heads] if heads[0] is not heads[-1] else [heads[0] + core[1]] * count
-    width = 3 if tails else 2
-    parts: list[bytes] = [b""] * (width * count)
-    parts[0::width] = heads
-    parts[1::width] = payloads
-    if tails:
-        parts[2::width] = tails
+    before_payload = _VALUE + varint(payload_bytes)
+    size = (len(_KEY + varint(key_bytes)) + key_bytes if key_bytes else 0) + len(before_payload) + payload_bytes
+    head = _SET_RECORD + varint(size + tail_bytes) + (_KEY + varint(key_bytes) if key_bytes else before_payload)
+    # What follows a payload: its number, and the head of the next record.
+    ends = sequence_tails(first, count, own_epoch, head) if tail_bytes else [head] * count
+    ends[-1] = ends[-1][: -len(head)]
+    columns = (keys, [before_payload] * count, payloads, ends) if key_bytes else (payloads, ends)
+    parts: list[bytes] = [head] * (1 + len(columns) * count)
+    for place, column in enumerate(columns, 1):
+        parts[place :: len(columns)] = column
     run = Run(producer_id, epoch if producer_id else 0, first if in_envelope else None, (), count, b"".join(parts))
     return Messages((run,), first, last, epoch, producer_id)
 
 
-def sequence_tails(first: int, count: int, epoch: int) -> list[bytes]:
-    """The encoded sequence, and epoch if it is not 0, of `count` records numbered from `first`."""
-    end = _EPOCH + varint(epoch) if epoch else b""
+def sequence_tails(first: int, count: int, epoch: int, then: bytes = b"") -> list[bytes]:
+    """The encoded sequence, and epoch if it is not 0, of `count` records numbered from `first`; `then` behind each."""
+    end = (_EPOCH + varint(epoch) if epoch else b"") + then
     tails: list[bytes] = []
     number, stop = first, first + count
     if number < 0x80:
@@ -198,7 +192,7 @@ def sequence_tails(first: int, count: int, epoch: int) -> list[bytes]:
         # All numbers of a block of 128 share everything but their lowest byte.
         block_end = min((number | 0x7F) + 1, stop)
         high = varint(number >> 7) + end
-        tails += [_SEQUENCE_LOW[low] + high for low in range(number & 0x7F, (block_end - 1 & 0x7F) + 1)]
+        tails += [low + high for low in _SEQUENCE_LOW[number & 0x7F : (block_end - 1 & 0x7F) + 1]]
         number = block_end
     return tails
 
