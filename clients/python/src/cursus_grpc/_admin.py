@@ -38,9 +38,11 @@ class AsyncAdmin:
     answer, and the broker's refusal if that is the answer. Calls that may be repeated without harm are, while the
     broker is away; creating and deleting are not once they may have reached it.
 
-    >>> async with AsyncAdmin(broker.address) as admin:
-    ...     topic = await admin.create_topic("invoices", partitions=2)
-    ...     print(topic.name, topic.partition_count)
+    >>> async def main() -> None:
+    ...     async with AsyncAdmin(broker.address) as admin:
+    ...         topic = await admin.create_topic("invoices", partitions=2)
+    ...         print(topic.name, topic.partition_count)
+    >>> asyncio.run(main())
     invoices 2
     """
 

@@ -51,10 +51,12 @@ class AsyncConsumer:
     With a group every record is handed out at least once: what counts as processed, that is everything before the
     record in hand, is committed now and then, before a partition is given away, and on closing.
 
-    >>> async with AsyncConsumer(broker.address, group="readme", topics=["greetings"]) as consumer:
-    ...     async for record in consumer:
-    ...         print(record.value)
-    ...         break
+    >>> async def main() -> None:
+    ...     async with AsyncConsumer(broker.address, group="readers", topics=["greetings"]) as consumer:
+    ...         async for record in consumer:
+    ...             print(record.value)
+    ...             break
+    >>> asyncio.run(main())
     b'hello'
     """
 

@@ -224,9 +224,11 @@ def attributes(
 class AsyncProducer:
     """Sends records, collected into batches, with retries that neither lose, repeat nor reorder them.
 
-    >>> async with AsyncProducer(broker.address) as producer:
-    ...     delivery = await producer.send("orders", b"one", key=b"customer-7")
-    ...     print((await delivery).offset)
+    >>> async def main() -> None:
+    ...     async with AsyncProducer(broker.address) as producer:
+    ...         delivery = await producer.send("orders", b"one", key=b"customer-7")
+    ...         print((await delivery).offset)
+    >>> asyncio.run(main())
     0
     """
 

@@ -27,7 +27,7 @@ class Consumer:
     With a group every record is handed out at least once: what counts as processed, that is everything before the
     record in hand, is committed now and then, before a partition is given away, and on closing.
 
-    >>> with Consumer(broker.address, group="readme-sync", topics=["greetings"]) as consumer:
+    >>> with Consumer(broker.address, group="other-readers", topics=["greetings"]) as consumer:
     ...     for record in consumer:
     ...         print(record.value)
     ...         break
