@@ -17,10 +17,6 @@ from tests.integration.cli.conftest import Cli
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def _stored(cli: Cli, topic: str) -> bool:
-    return bool((await cli.ok("consume", topic)).stdout)
-
-
 CTRL_C, CTRL_D = "\x03", "\x04"
 
 
@@ -73,7 +69,12 @@ async def test_ctrl_c_while_typing_keeps_what_was_typed(cli: Cli) -> None:
     async with cli.terminal("publish", topic) as terminal:
         await terminal.shows("Ctrl-D ends")
         terminal.type("kept\r")
-        await eventually(lambda: _stored(cli, topic))
+
+        async def stored() -> bool:
+            return bool((await cli.ok("consume", topic)).stdout)
+
+        is_stored: bool = await eventually(stored)
+        assert is_stored
         terminal.type(CTRL_C)
         assert await terminal.ended() == 130
         assert "Traceback" not in terminal.text

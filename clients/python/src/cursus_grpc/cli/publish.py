@@ -314,6 +314,5 @@ def _report(session: Session, topic: str, tally: Tally, seconds: float, quiet: b
             for partition, (_, first, last) in partitions[:8]
         )
         more = f" and {len(partitions) - 8} more partitions" if len(partitions) > 8 else ""
-        say(
-            f"published {plural(tally.records, 'record')} to {topic}, {size(tally.bytes)}{': ' if where else ''}{where}{more}"
-        )
+        what = f"{plural(tally.records, 'record')} to {topic}, {size(tally.bytes)}"
+        say(f"published {what}{': ' if where else ''}{where}{more}")
