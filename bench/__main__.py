@@ -93,7 +93,7 @@ async def _run(name: str, setting: Setting) -> report.Result | None:
 
 
 def _parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measures the broker against a bare service.")
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measures broker, gateway and client.")
     parser.add_argument(
         "--only", action="append", choices=MEASURES, metavar="NAME", help=f"one of {', '.join(MEASURES)}; may repeat"
     )

@@ -81,7 +81,7 @@ def _probe_disk(scratch: Path) -> float:
 
 def _revision() -> str:
     """The commit, marked if the measured sources differ from it."""
-    sources = ("services", "proto", "bench/*.py")
+    sources = ("services", "clients", "proto", "bench/*.py")
     try:
         commit = _git("rev-parse", "--short=12", "HEAD")
         return commit + ("+changes" if _git("status", "--porcelain", "--", *sources) else "")

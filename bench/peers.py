@@ -59,7 +59,7 @@ class Peer:
         if shutil.which(self.program) is None:
             return f"{self.program} is not installed"
         if self.files is not None and not any(self.files.glob("*")):
-            return f"{self.files.name} is empty"
+            return f"there is nothing in build/{self.files.name}"
         return None
 
 
@@ -149,7 +149,7 @@ async def kafka(directory: Path) -> AsyncIterator[Service]:
     properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8")
     java = ("java", "-cp", f"{KAFKA_JARS}/*")
     cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    formatting = ("kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config", str(properties))
+    formatting = ("kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "--config", str(properties))
     async with program(log, *java, *formatting, talks=False) as process:
         if await process.wait() != 0:
             raise BenchFailed(f"Kafka's directory could not be made:\n{end_of(log)}")

@@ -1,19 +1,19 @@
-"""NATS JetStream with nats-py: publish_async with its default number in flight, an ordered or a pull consumer."""
+"""NATS JetStream with nats-py: publish_async with its default number in flight, a push consumer with a callback."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import time
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from bench.batches import VALUE_BYTES
-from bench.clients import PIPELINED, Pause, check, microseconds_since, stamped, values
+from bench.clients import Pause, check, microseconds_since, stamped, values
 from bench.jobs.latency import schedule
 
 nats = importlib.import_module("nats")
 js_api = importlib.import_module("nats.js.api")
-
-_FETCH_TIMEOUT_S: Final = 30.0
 
 
 async def prepare(address: str, topic: str) -> None:
@@ -39,17 +39,20 @@ async def send(address: str, topic: str, count: int) -> float:
 
 
 async def read(address: str, topic: str, count: int) -> float:
-    size = left = 0
+    size, left = 0, count
+    done = asyncio.Event()
+
+    async def received(message: Any) -> None:
+        nonlocal size, left
+        size += len(message.data)
+        left -= 1
+        if not left:
+            done.set()
+
     started = time.perf_counter()
     async with await _connect(address) as connection:
-        config = js_api.ConsumerConfig(ack_policy=js_api.AckPolicy.NONE)
-        consumer = await connection.jetstream().pull_subscribe(topic, stream=topic, config=config)
-        left = count
-        while left:
-            messages = await consumer.fetch(min(PIPELINED, left), timeout=_FETCH_TIMEOUT_S)
-            for message in messages:
-                size += len(message.data)
-            left -= len(messages)
+        await _subscribe(connection, topic, received)
+        await done.wait()
         seconds = time.perf_counter() - started
     check(size // VALUE_BYTES, count)
     return seconds
@@ -64,12 +67,30 @@ async def send_on_schedule(address: str, topic: str, count: int, rate: int) -> N
 
 
 async def receive(address: str, topic: str, count: int, pause: Pause) -> list[float]:
+    taken: list[float] = []
+    first, done = asyncio.Event(), asyncio.Event()
+
+    async def received(message: Any) -> None:
+        if not first.is_set():
+            first.set()
+            return
+        taken.append(microseconds_since(message.data))
+        if len(taken) == count:
+            done.set()
+
     async with await _connect(address) as connection:
-        consumer = await connection.jetstream().subscribe(topic, stream=topic, ordered_consumer=True)
-        messages = consumer.messages
-        await anext(messages)
+        await _subscribe(connection, topic, received)
+        await first.wait()
         await pause()
-        return [microseconds_since((await anext(messages)).data) for _ in range(count)]
+        await done.wait()
+    return taken
+
+
+async def _subscribe(connection: Any, topic: str, received: Callable[[Any], Awaitable[None]]) -> None:
+    """Have the stream pushed from its beginning on, without acknowledgements. Several times as fast as fetching from a
+    pull consumer, and as iterating."""
+    config = js_api.ConsumerConfig(ack_policy=js_api.AckPolicy.NONE)
+    await connection.jetstream().subscribe(topic, stream=topic, cb=received, config=config, manual_ack=True)
 
 
 async def _connect(address: str) -> Any:

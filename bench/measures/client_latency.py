@@ -66,7 +66,7 @@ async def measure(setting: Setting) -> Result:
         series,
         [
             "cursus-grpc: `Producer.send` and `for record in consumer` with a group. redis-py: XADD, and XREAD that"
-            " blocks; nats-py: publish_async and an ordered consumer; confluent-kafka: linger.ms 0 and a group.",
+            " blocks; nats-py: publish_async and a push consumer; confluent-kafka: linger.ms 0 and a group.",
             "The time counts from the moment a record is handed to the client. A median over rounds of each round's"
             " p99; client cores are the receiver's.",
             *absent,

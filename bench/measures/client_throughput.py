@@ -76,7 +76,7 @@ async def measure_consume(setting: Setting) -> Result:
         series,
         [
             "cursus-grpc and confluent-kafka as the only member of a new group; redis-py: XREAD, 1,000 a call, with"
-            " hiredis; nats-py: a pull consumer without acknowledgements, 1,000 a fetch. Joining is part of the time.",
+            " hiredis; nats-py: a push consumer with a callback and no acknowledgements. Joining counts.",
             _sizes(setting),
             *absent,
         ],
