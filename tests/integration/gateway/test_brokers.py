@@ -24,6 +24,7 @@ from cursus_proto.v1 import (
     group_service_pb2,
     group_service_pb2_grpc,
     records_pb2,
+    topic_service_pb2,
 )
 from cursus_proto.v1 import publish_service_pb2 as pb
 from tests.harness.gateway import GatewayProcess, LegacyClient, Stack, envelope, read_batch, running_stack
@@ -286,10 +287,16 @@ class FakeBroker:
             request_deserializer=cluster_service_pb2.GetMetadataRequest.FromString,
             response_serializer=cluster_service_pb2.GetMetadataResponse.SerializeToString,
         )
+        describe = grpc.unary_unary_rpc_method_handler(
+            self._describe_topic,
+            request_deserializer=topic_service_pb2.DescribeTopicRequest.FromString,
+            response_serializer=topic_service_pb2.DescribeTopicResponse.SerializeToString,
+        )
         self._server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler("cursus.v1.PublishService", handlers),
                 grpc.method_handlers_generic_handler("cursus.v1.ClusterService", {"GetMetadata": metadata}),
+                grpc.method_handlers_generic_handler("cursus.v1.TopicService", {"DescribeTopic": describe}),
             )
         )
         self.port = self._server.add_insecure_port("127.0.0.1:0")
@@ -312,6 +319,9 @@ class FakeBroker:
                 self.stored.append(request.publish.records)
                 outcome.published.appended.add(base_offset=41, record_count=request.publish.record_count)
             yield pb.PublishStreamResponse(outcomes=pb.PublishOutcomes(outcomes=[outcome]))
+
+    async def _describe_topic(self, request: Any, context: Any) -> Any:
+        return topic_service_pb2.DescribeTopicResponse(topic=topic_service_pb2.Topic(name=request.name))
 
     async def _get_metadata(self, request: Any, context: Any) -> Any:
         leader = self.other or self
