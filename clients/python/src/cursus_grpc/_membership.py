@@ -120,18 +120,15 @@ class Membership:
             except MemberNotFound:
                 self.member_id = ""  # the session ended; the next one begins as somebody new
             except CursusError as error:
-                if not error.retriable or self._stream == 0:
-                    # The first failure to join is told, because it may be a wrong address; later ones are waited out.
-                    self._inbox.put_event(Failure(error))
                 if not error.retriable:
+                    self._inbox.put_event(Failure(error))
                     return
                 _log.warning("group %s: %s; trying again", self._settings.group, error)
             await asyncio.sleep(backoff.next_s())
 
     async def _session(self, backoff: Backoff) -> None:
         timeout_s = self._connections.settings.request_timeout_s
-        # A call first: it finds a broker that serves, or tells why there is none.
-        _, address = await self._connections.call_any(GET_BROKER_INFO, GetBrokerInfoRequest())
+        address = await self._find_broker()
         call = SUBSCRIBE.on(self._connections.channel(address))()
         sending: asyncio.Task[None] | None = None
         try:
@@ -159,6 +156,17 @@ class Membership:
             if sending is not None:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
+
+    async def _find_broker(self) -> str:
+        """By a call: it finds one that serves, or tells why there is none."""
+        try:
+            _, address = await self._connections.call_any(GET_BROKER_INFO, GetBrokerInfoRequest())
+        except CursusError as error:
+            if self._stream == 0 and error.retriable:
+                # Nobody there from the start: the address may be wrong. Later on it is waited out.
+                self._inbox.put_event(Failure(error))
+            raise
+        return address
 
     def _start(self) -> pb.SubscribeStart:
         settings = self._settings

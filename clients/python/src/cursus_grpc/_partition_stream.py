@@ -118,9 +118,6 @@ class PartitionStream:
                 except CursusError as error:
                     if not error.retriable:
                         raise
-                    if not self.started.is_set():
-                        # The first failure is told, because it may be a wrong address; later ones are waited out.
-                        self._inbox.put_event(Failure(error))
                     _log.warning("%s[%d]: %s; trying again", *self.reading.place, error)
                     await asyncio.sleep(backoff.next_s())
                     await self._ask_for_leader()
@@ -152,7 +149,7 @@ class PartitionStream:
     async def _session(self, backoff: Backoff) -> None:
         """One stream from its opening to its end. Raises what ends it before its time."""
         topic, partition = self.reading.place
-        address = await self._cluster.leader(topic, partition)
+        address = await self._find_leader(topic, partition)
         self._call = call = CONSUME.on(self._connections.channel(address))()
         granting: asyncio.Task[None] | None = None
         try:
@@ -169,6 +166,15 @@ class PartitionStream:
             if granting is not None:
                 granting.cancel()
                 await asyncio.gather(granting, return_exceptions=True)
+
+    async def _find_leader(self, topic: str, partition: int) -> str:
+        try:
+            return await self._cluster.leader(topic, partition)
+        except CursusError as error:
+            if not self.started.is_set() and error.retriable:
+                # Nobody there from the start: the address may be wrong. Later on it is waited out.
+                self._inbox.put_event(Failure(error))
+            raise
 
     async def _open(self, call: ConsumeCall) -> None:
         reading = self.reading
