@@ -8,9 +8,10 @@ Numbers are given at the first sending, so a batch that expires before leaves no
 (its batch was refused for good) is left behind by a new epoch, in which the later batches are numbered afresh: none of
 them can have been stored in the old one, because the broker was still waiting for the number that never came.
 
-A batch that expires in flight may or may not be stored. Its records' futures say so at once, but it stays in its place
-and is sent again as long as a younger batch depends on it. Once all batches in flight have expired the lane forgets
-them and begins a new epoch; copies that still wander about are then fenced off by the broker.
+A batch that expires while it may be stored is said to be so at once, but it stays in its place and is sent again as
+long as a younger batch depends on it. One that is certainly not stored leaves its place, and with it the epoch. Once
+all batches in flight have expired the lane forgets them and begins a new epoch; copies that still wander about are then
+fenced off by the broker.
 
 Nothing here does I/O, and time is passed in. Fates are returned as verdicts and not told to the batches, because that
 runs the application's callbacks.
@@ -152,11 +153,18 @@ class Lane:
 
     def expire(self, now: float) -> list[Verdict]:
         """Fail what has not been acknowledged in time. The caller holds the accumulator's lock."""
-        verdicts = [
-            _decide(batch, _timed_out(batch, batch.maybe_stored or batch.on_wire))
-            for batch in self.in_flight
-            if not batch.settled and batch.deadline <= now
-        ]
+        verdicts: list[Verdict] = []
+        one_is_not_stored = False
+        for batch in self.in_flight:
+            if batch.settled or batch.deadline > now:
+                continue
+            maybe_stored = batch.maybe_stored or batch.on_wire
+            one_is_not_stored = one_is_not_stored or not maybe_stored
+            verdicts.append(_decide(batch, _timed_out(batch, maybe_stored)))
+        if one_is_not_stored:
+            # What was just said of it has to stay true, so it is never sent again. Those behind it cannot have been
+            # stored without it, and those before it, being older, have expired too: all begin anew.
+            self._begin_epoch()
         self._forget_if_expired()
         while self.sealed and self.sealed[0].deadline <= now:
             batch = self.sealed.popleft()
