@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import cursus_grpc
 from cursus_grpc import errors, sync, types
-from cursus_grpc._consumer_core import ConsumerOptions, ConsumerSettings
+from cursus_grpc._consumer_settings import ConsumerOptions, ConsumerSettings
 from cursus_grpc._producer import ProducerOptions, ProducerSettings
 
 

@@ -9,7 +9,9 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from cursus_grpc._channel import parse_bootstrap
-from cursus_grpc._consumer_core import CommitCallback, ConsumerCore, ConsumerOptions, ConsumerSettings
+from cursus_grpc._commits import CommitCallback
+from cursus_grpc._consumer_core import ConsumerCore
+from cursus_grpc._consumer_settings import ConsumerOptions, ConsumerSettings
 from cursus_grpc._reading import Chunk, Failure, Reading, Rebalance, hand_out, take_batch
 from cursus_grpc._records import Record
 from cursus_grpc._retry import Deadline
@@ -258,7 +260,7 @@ class AsyncConsumer:
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
         """What the group has committed for these partitions."""
-        return await (await self._started()).committed(list(partitions))
+        return await (await self._started()).commits.committed(list(partitions))
 
     async def close(self, timeout_s: float = CLOSE_S) -> None:
         """Commit what was processed (not the record in hand), leave the group, let go of everything."""

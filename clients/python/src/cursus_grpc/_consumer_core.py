@@ -5,93 +5,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final, TypedDict
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from cursus_grpc import _convert, _rpcs
-from cursus_grpc._admin import raise_refused
-from cursus_grpc._channel import MIB, Connections, ConnectionSettings
+from cursus_grpc._channel import Connections, ConnectionSettings
+from cursus_grpc._commits import CommitCallback, Commits
+from cursus_grpc._consumer_settings import ConsumerSettings
 from cursus_grpc._membership import Membership, MembershipSettings
 from cursus_grpc._metadata import ClusterView
 from cursus_grpc._partition_stream import PartitionStream
-from cursus_grpc._reading import UNKNOWN, Chunk, Event, Failure, Inbox, Reading, Rebalance, hand_out, unfinished
-from cursus_grpc._records import Record
+from cursus_grpc._range_reader import RangeReader
+from cursus_grpc._reading import UNKNOWN, Chunk, Event, Failure, Inbox, Reading, Rebalance, unfinished
 from cursus_grpc._retry import Deadline
 from cursus_grpc.errors import CommitFailed, CursusError, DeadlineExceeded, NoCommittedOffset, OffsetOutOfRange
 from cursus_grpc.types import (
     BEGINNING,
     END,
-    TLS,
     CommittedOffset,
     OffsetAndMetadata,
     Place,
-    Reset,
-    Strategy,
     TopicPartition,
 )
-from cursus_proto.v1 import group_service_pb2 as group_pb
 from cursus_proto.v1 import topic_service_pb2 as topic_pb
 
 _log = logging.getLogger("cursus_grpc")
 
-CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], CursusError | None], object]
-"""Told how a commit went: what was to be committed, and why it was not."""
-
 # Below this a partition's share of the prefetch bound would not hold one ordinary batch.
 _MIN_WINDOW_BYTES: Final = 64 * 1024
-
-
-class ConsumerOptions(TypedDict, total=False):
-    """Keyword arguments of both consumers. `ConsumerSettings` has their meaning and defaults."""
-
-    group: str | None
-    reset: Reset
-    auto_commit: bool
-    auto_commit_interval_ms: float
-    prefetch_bytes: int
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    strategy: Strategy | None
-    instance_id: str
-    client_id: str
-    request_timeout_s: float
-    tls: TLS | None
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerSettings:
-    """How a consumer works. Raises ValueError for what makes no sense."""
-
-    group: str | None = None
-    reset: Reset = "earliest"
-    """Where to begin in a partition for which the group has committed nothing, or whose offset is not retained."""
-    auto_commit: bool = True
-    """Commit what was processed: at the interval, before partitions are given away, and on closing. Needs a group."""
-    auto_commit_interval_ms: float = 5_000.0
-    prefetch_bytes: int = 16 * MIB
-    """Bytes received and not handed out yet. Exceeded by at most one response of the broker."""
-    session_timeout_ms: int = 30_000
-    """How long the group waits for a member whose connection broke."""
-    rebalance_timeout_ms: int = 10_000
-    """How long the application may take to come back for more records before a partition is taken from it."""
-    strategy: Strategy | None = None
-    """How the group shares partitions. None: as it does already, `modulo` for a new group."""
-    instance_id: str = ""
-    """Static membership: a consumer that comes back under this name keeps its partitions."""
-    client_id: str = "cursus-python"
-    request_timeout_s: float = 30.0
-    tls: TLS | None = None
-
-    def __post_init__(self) -> None:
-        if self.reset not in ("earliest", "latest", "error"):
-            raise ValueError(f"reset is 'earliest', 'latest' or 'error', not {self.reset!r}")
-        if self.strategy is not None and self.strategy not in _convert.STRATEGIES:
-            raise ValueError(f"strategy is one of {', '.join(_convert.STRATEGIES)}, not {self.strategy!r}")
-        if self.auto_commit_interval_ms <= 0 or self.prefetch_bytes < 1 or self.request_timeout_s <= 0:
-            raise ValueError("auto_commit_interval_ms, prefetch_bytes and request_timeout_s must be positive")
-        if self.group == "":
-            raise ValueError("group must not be empty")
 
 
 class ConsumerCore:
@@ -106,13 +47,12 @@ class ConsumerCore:
             ConnectionSettings(bootstrap, settings.tls, settings.client_id, settings.request_timeout_s)
         )
         self._cluster = ClusterView(self._connections)
+        self.commits = Commits(settings.group, self._connections)
         self._membership: Membership | None = None
         self._streams: dict[TopicPartition, PartitionStream] = {}
         self._ranges: set[RangeReader] = set()
         self._in_hand: list[Reading] = []
-        self._committing = asyncio.Lock()
         self._auto_commit: asyncio.Task[None] | None = None
-        self._commits: set[asyncio.Task[None]] = set()
 
     # What to read
 
@@ -140,7 +80,7 @@ class ConsumerCore:
             ),
             self.inbox,
             self._connections,
-            self._committed_offset,
+            self.commits.committed_offset,
             self._detach,
         )
         self._start_auto_commit()
@@ -165,7 +105,7 @@ class ConsumerCore:
     async def _starts_without_place(self, places: list[TopicPartition]) -> dict[TopicPartition, Place]:
         committed: dict[TopicPartition, CommittedOffset] = {}
         if places and self.settings.group is not None:
-            committed = await self.committed(places)
+            committed = await self.commits.committed(places)
         starts: dict[TopicPartition, Place] = {}
         for place in places:
             found = committed.get(place)
@@ -245,7 +185,7 @@ class ConsumerCore:
     async def _check_committed(self, readings: list[Reading]) -> None:
         if not readings:
             return
-        committed = await self.committed([reading.place for reading in readings])
+        committed = await self.commits.committed([reading.place for reading in readings])
         for reading in readings:
             offset = committed[reading.place].offset
             if offset is None:
@@ -358,20 +298,7 @@ class ConsumerCore:
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Raises CommitFailed, ValueError without a group, and what calls raise."""
-        if self.settings.group is None:
-            raise ValueError("to commit a consumer needs a group")
-        if not offsets:
-            return
-        member = self._membership
-        # One at a time: a commit that overtook an older one would make that one a step back.
-        async with self._committing:
-            request = group_pb.CommitOffsetsRequest(
-                group=self.settings.group,
-                member_id=member.member_id if member is not None else "",
-                generation=member.generation if member is not None else 0,
-                offsets=_convert.commits_to_proto(offsets),
-            )
-            raise_refused(await self._connections.call(_rpcs.COMMIT_OFFSETS, request))
+        await self.commits.commit(offsets, self._membership)
         for place, one in offsets.items():
             if (reading := self.assignment.get(place)) is not None:
                 reading.committed = one.offset
@@ -380,32 +307,7 @@ class ConsumerCore:
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
     ) -> None:
         """Commit in the background; `callback(offsets, error)` is called on the event loop."""
-
-        async def run() -> None:
-            error: CursusError | None = None
-            try:
-                await self.commit(offsets)
-            except CursusError as refused:
-                error = refused
-                _log.warning("commit failed: %s", refused)
-            if callback is not None:
-                callback(offsets, error)
-
-        task = asyncio.create_task(run(), name="cursus-commit")
-        self._commits.add(task)
-        task.add_done_callback(self._commits.discard)
-
-    async def committed(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
-        """What the group has committed for these partitions. Raises ValueError without a group."""
-        if self.settings.group is None:
-            raise ValueError("a consumer without a group has committed nothing")
-        request = group_pb.FetchOffsetsRequest(group=self.settings.group)
-        for topic, partition in places:
-            request.partitions.add(topic=topic, partition=partition)
-        return _convert.committed_from_proto(await self._connections.call(_rpcs.FETCH_OFFSETS, request))
-
-    async def _committed_offset(self, place: TopicPartition) -> int | None:
-        return (await self.committed([place]))[place].offset
+        self.commits.run(self.commit(offsets), offsets, callback)
 
     def _start_auto_commit(self) -> None:
         if self.settings.auto_commit and self.settings.group is not None and self._auto_commit is None:
@@ -441,7 +343,7 @@ class ConsumerCore:
             await asyncio.gather(self._auto_commit, return_exceptions=True)
         try:
             async with asyncio.timeout(timeout_s):
-                await asyncio.gather(*self._commits, return_exceptions=True)
+                await self.commits.finished()
                 if self._auto_commit is not None:
                     if all_processed:
                         for reading in self.assignment.values():
@@ -449,39 +351,10 @@ class ConsumerCore:
                     await self._commit_safe([one for one in self.assignment.values() if not one.gone])
         except TimeoutError:
             _log.warning("the last commit did not end in time")
-        for task in self._commits:
-            task.cancel()
+        await self.commits.close()
         if self._membership is not None:
             await self._membership.leave(deadline.left_s() or 0.0)
         for stream in [*self._streams.values(), *(reader.stream for reader in self._ranges)]:
             await stream.close()
         await self._cluster.close()
         await self._connections.close()
-
-
-class RangeReader:
-    """A bounded read of one partition."""
-
-    def __init__(self, inbox: Inbox, stream: PartitionStream) -> None:
-        self.inbox = inbox
-        self.stream = stream
-        self._chunk: Chunk | None = None
-
-    async def next_chunk(self) -> Chunk | None:
-        """None at the end. Raises what keeps the partition from being read."""
-        if self._chunk is not None and unfinished(self._chunk):
-            self.inbox.put_back(self._chunk)
-        found = await self.inbox.take(Deadline(None), self.stream.ended)
-        if isinstance(found, Failure):
-            raise found.error
-        self._chunk = found if isinstance(found, Chunk) else None
-        return self._chunk
-
-    def hand_out(self, chunk: Chunk) -> Iterator[Record]:
-        """The chunk's records within the range."""
-        end_offset = self.stream.end_offset
-        for record in hand_out(chunk, self.inbox):
-            if end_offset is not None and record.offset >= end_offset:
-                chunk.batches.clear()
-                return
-            yield record

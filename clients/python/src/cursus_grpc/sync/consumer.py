@@ -8,8 +8,10 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from cursus_grpc._channel import parse_bootstrap
+from cursus_grpc._commits import CommitCallback
 from cursus_grpc._consumer import CLOSE_S, Offsets, as_commits, as_places, places
-from cursus_grpc._consumer_core import CommitCallback, ConsumerCore, ConsumerOptions, ConsumerSettings
+from cursus_grpc._consumer_core import ConsumerCore
+from cursus_grpc._consumer_settings import ConsumerOptions, ConsumerSettings
 from cursus_grpc._loop_thread import LoopThread
 from cursus_grpc._reading import Chunk, Failure, Rebalance, hand_out, take_batch
 from cursus_grpc._records import Record
@@ -222,7 +224,7 @@ class Consumer:
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
         """What the group has committed for these partitions."""
-        return self._run(self._open().committed(list(partitions)))
+        return self._run(self._open().commits.committed(list(partitions)))
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Commit what was processed (not the record in hand), leave the group, let go of everything."""

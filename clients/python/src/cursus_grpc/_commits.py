@@ -1,0 +1,92 @@
+"""Committing offsets of a group, and looking them up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+from cursus_grpc import _convert, _rpcs
+from cursus_grpc._admin import raise_refused
+from cursus_grpc._channel import Connections
+from cursus_grpc._membership import Membership
+from cursus_grpc.errors import CursusError
+from cursus_grpc.types import CommittedOffset, OffsetAndMetadata, TopicPartition
+from cursus_proto.v1 import group_service_pb2 as pb
+
+_log = logging.getLogger("cursus_grpc")
+
+CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], CursusError | None], object]
+"""Told how a commit went: what was to be committed, and why it was not."""
+
+
+class Commits:
+    """The commits of one consumer, one after the other. Lives on one event loop."""
+
+    def __init__(self, group: str | None, connections: Connections) -> None:
+        self._group = group
+        self._connections = connections
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: Membership | None) -> None:
+        """Commit, as the member or as somebody outside the group. Raises CommitFailed, ValueError without a group, and
+        what calls raise."""
+        if self._group is None:
+            raise ValueError("to commit a consumer needs a group")
+        if not offsets:
+            return
+        # One at a time: a commit that overtook an older one would make that one a step back.
+        async with self._turn:
+            request = pb.CommitOffsetsRequest(
+                group=self._group,
+                member_id=member.member_id if member is not None else "",
+                generation=member.generation if member is not None else 0,
+                offsets=_convert.commits_to_proto(offsets),
+            )
+            raise_refused(await self._connections.call(_rpcs.COMMIT_OFFSETS, request))
+
+    def run(
+        self,
+        commit: Coroutine[Any, Any, None],
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        callback: CommitCallback | None,
+    ) -> None:
+        """Do it in the background and tell the callback how it went."""
+
+        async def work() -> None:
+            error: CursusError | None = None
+            try:
+                await commit
+            except CursusError as refused:
+                error = refused
+                _log.warning("commit failed: %s", refused)
+            if callback is not None:
+                callback(offsets, error)
+
+        task = asyncio.create_task(work(), name="cursus-commit")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def committed(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
+        """What the group has committed for these partitions. Raises ValueError without a group."""
+        if self._group is None:
+            raise ValueError("a consumer without a group has committed nothing")
+        request = pb.FetchOffsetsRequest(group=self._group)
+        for topic, partition in places:
+            request.partitions.add(topic=topic, partition=partition)
+        return _convert.committed_from_proto(await self._connections.call(_rpcs.FETCH_OFFSETS, request))
+
+    async def committed_offset(self, place: TopicPartition) -> int | None:
+        return (await self.committed([place]))[place].offset
+
+    async def finished(self) -> None:
+        """Wait for what runs in the background."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Give up what runs in the background."""
+        for task in self._tasks:
+            task.cancel()
+        await self.finished()

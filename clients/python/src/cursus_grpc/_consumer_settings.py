@@ -1,0 +1,62 @@
+"""What a consumer may be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+from cursus_grpc._channel import MIB
+from cursus_grpc._convert import STRATEGIES
+from cursus_grpc.types import TLS, Reset, Strategy
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """Keyword arguments of both consumers. `ConsumerSettings` has their meaning and defaults."""
+
+    group: str | None
+    reset: Reset
+    auto_commit: bool
+    auto_commit_interval_ms: float
+    prefetch_bytes: int
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    strategy: Strategy | None
+    instance_id: str
+    client_id: str
+    request_timeout_s: float
+    tls: TLS | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """How a consumer works. Raises ValueError for what makes no sense."""
+
+    group: str | None = None
+    reset: Reset = "earliest"
+    """Where to begin in a partition for which the group has committed nothing, or whose offset is not retained."""
+    auto_commit: bool = True
+    """Commit what was processed: at the interval, before partitions are given away, and on closing. Needs a group."""
+    auto_commit_interval_ms: float = 5_000.0
+    prefetch_bytes: int = 16 * MIB
+    """Bytes received and not handed out yet. Exceeded by at most one response of the broker."""
+    session_timeout_ms: int = 30_000
+    """How long the group waits for a member whose connection broke."""
+    rebalance_timeout_ms: int = 10_000
+    """How long the application may take to come back for more records before a partition is taken from it."""
+    strategy: Strategy | None = None
+    """How the group shares partitions. None: as it does already, `modulo` for a new group."""
+    instance_id: str = ""
+    """Static membership: a consumer that comes back under this name keeps its partitions."""
+    client_id: str = "cursus-python"
+    request_timeout_s: float = 30.0
+    tls: TLS | None = None
+
+    def __post_init__(self) -> None:
+        if self.reset not in ("earliest", "latest", "error"):
+            raise ValueError(f"reset is 'earliest', 'latest' or 'error', not {self.reset!r}")
+        if self.strategy is not None and self.strategy not in STRATEGIES:
+            raise ValueError(f"strategy is one of {', '.join(STRATEGIES)}, not {self.strategy!r}")
+        if self.auto_commit_interval_ms <= 0 or self.prefetch_bytes < 1 or self.request_timeout_s <= 0:
+            raise ValueError("auto_commit_interval_ms, prefetch_bytes and request_timeout_s must be positive")
+        if self.group == "":
+            raise ValueError("group must not be empty")
