@@ -143,7 +143,7 @@ async def values(face: Face, broker: Broker) -> list[bytes]:
 # The broker refuses
 
 
-@pytest.mark.parametrize("reason", ["WRITE_TIMEOUT", "SHUTTING_DOWN", "STORAGE_FAILED"])
+@pytest.mark.parametrize("reason", ["WRITE_TIMEOUT", "SHUTTING_DOWN", "STORAGE_FAILED", "NOT_LEADER", "SEQUENCE_GAP"])
 async def test_what_passes_is_waited_out_without_loss_repetition_or_disorder(
     face: Face, own_broker: Broker, reason: str
 ) -> None:

@@ -88,10 +88,10 @@ class ClusterView:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
 
-    async def max_batch_bytes(self) -> int:
+    async def max_batch_bytes(self, timeout_s: float | None = None) -> int:
         """The largest record set the brokers take, asked for once."""
         if self._max_batch_bytes is None:
-            info = await self._connections.call(GET_BROKER_INFO, pb.GetBrokerInfoRequest())
+            info = await self._connections.call(GET_BROKER_INFO, pb.GetBrokerInfoRequest(), timeout_s=timeout_s)
             self._max_batch_bytes = info.max_batch_bytes
         return self._max_batch_bytes
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Generic, Literal, Self, TypedDict, Unpack
+from typing import Final, Generic, Literal, Self, TypedDict, Unpack
 
 from cursus_grpc._accumulator import Accumulator, AccumulatorSettings, Attributes, DeliveryType, Unrouted, as_bytes
 from cursus_grpc._batch import AsyncDelivery, DeliveryCallback, finish, settled
@@ -18,8 +18,10 @@ from cursus_grpc._metadata import ClusterView
 from cursus_grpc._retry import Deadline
 from cursus_grpc._sender import Sender, SenderSettings
 from cursus_grpc._wire import ACKS, CODECS
-from cursus_grpc.errors import BufferFull, ClientClosed, PartitionNotFound
+from cursus_grpc.errors import BrokerUnreachable, BufferFull, ClientClosed, PartitionNotFound
 from cursus_grpc.types import TLS, Acks, Compression, Headers
+
+_MARGIN_S: Final = 1.0
 
 
 class ProducerOptions(TypedDict, total=False):
@@ -169,9 +171,15 @@ class ProducerCore(Generic[DeliveryType]):
 
     async def _route(self, topic: str, deadline: Deadline) -> None:
         """Ask for the topic's partitions. Raises TopicNotFound, BrokerUnreachable, TlsFailed, DeadlineExceeded."""
-        await self._cluster.refresh([topic], deadline.left_s())
-        view = await self._cluster.topic(topic, deadline.left_s())
-        self.accumulator.limit(await self._cluster.max_batch_bytes())
+        try:
+            # Later than the calls' own deadlines, which know better what is wrong. It matters where the answer is shared
+            # with somebody who waits longer.
+            async with asyncio.timeout((deadline.left_s() or 0.0) + _MARGIN_S):
+                await self._cluster.refresh([topic], deadline.left_s())
+                view = await self._cluster.topic(topic, deadline.left_s())
+                self.accumulator.limit(await self._cluster.max_batch_bytes(deadline.left_s()))
+        except TimeoutError as error:
+            raise BrokerUnreachable(f"the partitions of {topic!r} are not known yet") from error
         self.accumulator.route(topic, view.leaders)
 
     async def partition_count(self, topic: str) -> int:
