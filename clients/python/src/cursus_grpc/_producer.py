@@ -172,8 +172,8 @@ class ProducerCore(Generic[DeliveryType]):
     async def _route(self, topic: str, deadline: Deadline) -> None:
         """Ask for the topic's partitions. Raises TopicNotFound, BrokerUnreachable, TlsFailed, DeadlineExceeded."""
         try:
-            # Later than the calls' own deadlines, which know better what is wrong. It matters where the answer is shared
-            # with somebody who waits longer.
+            # Later than the calls' own deadlines, which know better what is wrong. It matters where the answer is
+            # shared with somebody who waits longer.
             async with asyncio.timeout((deadline.left_s() or 0.0) + _MARGIN_S):
                 await self._cluster.refresh([topic], deadline.left_s())
                 view = await self._cluster.topic(topic, deadline.left_s())
