@@ -38,30 +38,52 @@ from bench.setting import FULL, QUICK, Setting
 ROOT: Final = Path(__file__).parent.parent
 RESULTS: Final = ROOT / "bench" / "results"
 
-MEASURES: Final[dict[str, Callable[[Setting], Awaitable[report.Result]]]] = {
-    "publish": publish.measure,
-    "consume": consume.measure,
-    "acks": acks.measure,
-    "partitions": partitions.measure,
-    "stored": stored.measure,
-    "latency": latency.measure,
-    "memory": memory.measure,
-    "gateway-publish": gateway_publish.measure,
-    "gateway-consume": gateway_consume.measure,
-    "gateway-singles": gateway_singles.measure,
-    "gateway-latency": gateway_latency.measure,
-    "gateway-memory": gateway_memory.measure,
-    "client-send": client_throughput.measure_send,
-    "client-consume": client_throughput.measure_consume,
-    "client-latency": client_latency.measure,
+Measure = Callable[[Setting], Awaitable[report.Result]]
+
+# What is measured together and reported together, each suite in a directory of its own under bench/results.
+SUITES: Final[dict[str, dict[str, Measure]]] = {
+    "broker": {
+        "publish": publish.measure,
+        "consume": consume.measure,
+        "acks": acks.measure,
+        "partitions": partitions.measure,
+        "stored": stored.measure,
+        "latency": latency.measure,
+        "memory": memory.measure,
+    },
+    "gateway": {
+        "gateway-publish": gateway_publish.measure,
+        "gateway-consume": gateway_consume.measure,
+        "gateway-singles": gateway_singles.measure,
+        "gateway-latency": gateway_latency.measure,
+        "gateway-memory": gateway_memory.measure,
+    },
+    "client": {
+        "client-send": client_throughput.measure_send,
+        "client-consume": client_throughput.measure_consume,
+        "client-latency": client_latency.measure,
+    },
 }
+MEASURES: Final[dict[str, Measure]] = {name: one for suite in SUITES.values() for name, one in suite.items()}
 
 
 def main() -> int:
     arguments = _parse()
     arguments.scratch.mkdir(parents=True, exist_ok=True)
+    if arguments.only:
+        # Part of a suite, like a rough run, must not stand where the results of a full run are expected.
+        return _measure(arguments, arguments.only, arguments.scratch / "bench-results")
+    failed = 0
+    for suite in arguments.suite or SUITES:
+        complete = arguments.scratch / "bench-results" / suite if arguments.quick else RESULTS / suite
+        failed |= _measure(arguments, list(SUITES[suite]), complete)
+    return failed
+
+
+def _measure(arguments: argparse.Namespace, names: Sequence[str], target: Path) -> int:
+    """Measure, print and write the report. 1 if a measure failed; the report then has the others only, and is written
+    beside the scratch directory."""
     scale = QUICK if arguments.quick else FULL
-    names = arguments.only or list(MEASURES)
     scratch = Path(tempfile.mkdtemp(prefix="bench-", dir=arguments.scratch))
     try:
         ballast_bytes = 0 if arguments.no_ballast else min(scale.ballast_bytes, psutil.virtual_memory().total)
@@ -73,10 +95,9 @@ def main() -> int:
         shutil.rmtree(scratch)
     results = [result for result in found if result is not None]
     print(report.as_markdown(where, results))
-    # Part of a run, or a rough one, must not stand where the results of a full run are expected.
-    complete = len(results) == len(MEASURES) and not arguments.quick
-    report.write(RESULTS if complete else arguments.scratch / "bench-results", where, results)
-    return 0 if len(results) == len(names) else 1
+    failed = len(results) != len(names)
+    report.write(arguments.scratch / "bench-results" if failed else target, where, results)
+    return int(failed)
 
 
 async def _run(name: str, setting: Setting) -> report.Result | None:
@@ -96,6 +117,9 @@ def _parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measures broker, gateway and client.")
     parser.add_argument(
         "--only", action="append", choices=MEASURES, metavar="NAME", help=f"one of {', '.join(MEASURES)}; may repeat"
+    )
+    parser.add_argument(
+        "--suite", action="append", choices=SUITES, metavar="NAME", help=f"one of {', '.join(SUITES)}; may repeat"
     )
     parser.add_argument(
         "--quick", action="store_true", help="little data and few rounds: does it run, roughly how fast"

@@ -80,7 +80,7 @@ def as_markdown(machine: Machine, results: Sequence[Result]) -> str:
     lines = [
         "# Results",
         "",
-        "Written by `make bench`; [README.md](../README.md) says what the numbers mean.",
+        "Written by `make bench`; [README.md](../../README.md) says what the numbers mean.",
         "",
         *(f"- {fact}" for fact in machine.facts()),
         "",
