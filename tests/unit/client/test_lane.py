@@ -139,3 +139,14 @@ def test_giving_up_tells_what_may_be_stored_from_what_is_not() -> None:
     assert isinstance(sent.error, DeliveryTimeout)
     assert sent.error.maybe_stored
     assert isinstance(unsent.error, ClientClosed)
+
+
+def test_a_batch_that_expired_as_not_stored_is_never_sent_again() -> None:
+    """It used to stay in its place for the sake of those behind it, and so could be stored after all."""
+    lane, batches = lane_with(3, 2)
+    lane.refuse(batches[0], lane.attempt, WriteTimeout("busy"), pause_until=0.0)
+    (verdict,) = lane.expire(1.0)
+    assert isinstance(verdict.error, DeliveryTimeout)
+    assert not verdict.error.maybe_stored
+    assert list(lane.in_flight) == [batches[1]]
+    assert numbers([lane.resend()]) == [(1, 0)]
