@@ -54,6 +54,14 @@ async def test_a_grant_wakes_the_stream_that_waits_for_it() -> None:
     await waiting
 
 
+def test_what_is_left_bounds_the_next_response() -> None:
+    credit = Credit()
+    assert credit.bytes_left() == credit.records_left() > 10**12
+    credit.grant(7, 1_000)
+    credit.spend(entries(3, 400))
+    assert (credit.records_left(), credit.bytes_left()) == (4, 600)
+
+
 def test_negative_grants_are_refused() -> None:
     with pytest.raises(InvalidRequest):
         Credit().grant(-1, 0)

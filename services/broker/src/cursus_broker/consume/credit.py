@@ -47,6 +47,9 @@ class Credit:
         """Whether both measures have credit now."""
         return self._granted.is_set()
 
+    def bytes_left(self) -> int:
+        return _UNLIMITED if self._bytes is None else max(self._bytes, 1)
+
     def records_left(self) -> int:
         return _UNLIMITED if self._records is None else max(self._records, 1)
 

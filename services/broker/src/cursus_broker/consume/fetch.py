@@ -187,7 +187,7 @@ async def follow(
     offset = start
     while end is None or offset < end:
         await credit.available()
-        entries = await partition.read(offset, max_bytes)
+        entries = await partition.read(offset, min(max_bytes, credit.bytes_left()))
         if not entries:
             await partition.tail.past(offset)
             continue

@@ -136,7 +136,8 @@ class Subscription:
         if not self._credit.is_available():
             return False
         try:
-            entries = await reading.partition.read(reading.offset, self._response_bytes)
+            max_bytes = min(self._response_bytes, self._credit.bytes_left())
+            entries = await reading.partition.read(reading.offset, max_bytes)
         except OffsetOutOfRange:
             log.warning("subscription.trimmed", group=self._group, topic=place.topic, partition=place.partition)
             reading.offset = reading.partition.earliest_offset
