@@ -162,6 +162,17 @@ async def test_tab_completes_commands_options_and_topics(cli: Cli) -> None:
     assert json.loads((cli.home / "completed.json").read_text())["name"] == "completable"
 
 
+@pytest.mark.parametrize("before", [True, False])
+async def test_names_come_from_the_broker_that_was_typed(cli: Cli, before: bool) -> None:
+    """The flags used to be lost on the way, and only the environment's broker was asked."""
+    name = await cli.topic("a")
+    broker = ("--broker", cli.broker.grpc)
+    words = ["cursus", *(broker if before else ()), "topic", "describe", *(() if before else broker), name[:5]]
+    env = {key: value for key, value in cli.env.items() if key != "CURSUS_BROKER"}
+    asked = {"_CURSUS_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    assert f"plain,{name}" in (await Cli(cli.broker, {**env, **asked}, cli.home).ok()).text.splitlines()
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 async def test_there_is_a_completion_script_for_each_shell(cli: Cli, shell: str) -> None:
     assert "_CURSUS_COMPLETE" in (await cli.ok("completion", shell)).text

@@ -73,6 +73,21 @@ async def test_wrong_usage_is_one_line_and_status_2(cli: Cli) -> None:
         assert refused.stderr.count("\n") == 1, refused.stderr
 
 
+async def test_without_a_verb_the_help_is_shown_as_talk(cli: Cli) -> None:
+    for arguments in ((), ("topic",)):
+        shown = await cli.run(*arguments)
+        assert (shown.status, shown.stdout) == (2, b"")
+        assert "Commands:" in shown.stderr
+
+
+async def test_a_name_that_is_not_text_is_wrong_usage(cli: Cli) -> None:
+    """A consumer of such a group used to wait for partitions for ever."""
+    for arguments in (("topic", "describe", "\udcff"), ("consume", "orders", "--group", "g\udcff")):
+        refused = await cli.run(*arguments)
+        assert refused.status == 2
+        assert "it is not UTF-8" in refused.stderr
+
+
 async def test_creating_what_exists_is_fine_if_asked(cli: Cli) -> None:
     name = await cli.topic()
     again = await cli.ok("topic", "create", name, "--if-not-exists", "-o", "json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -12,7 +13,7 @@ from importlib.metadata import version
 import click
 
 from cursus_grpc.cli import bench, completion, consume, doctor, groups, publish, segments, top, topics
-from cursus_grpc.cli.failures import explain
+from cursus_grpc.cli.failures import USAGE, explain
 from cursus_grpc.cli.output import say
 from cursus_grpc.cli.session import Group, ReaderLeft, Session
 
@@ -37,6 +38,10 @@ cursus.add_command(completion.completion)
 def run(arguments: Sequence[str]) -> int:
     """Run one command and answer its exit status. Whatever goes wrong is told in one line on stderr."""
     session = Session()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a character shows its number; that is no reason to stop.
+            stream.reconfigure(errors="backslashreplace")
     logging.basicConfig(format="warning: %(message)s", level=logging.WARNING)
     try:
         outcome = cursus.main(list(arguments), prog_name="cursus", standalone_mode=False, obj=session)
@@ -45,6 +50,9 @@ def run(arguments: Sequence[str]) -> int:
         # The interpreter must not find out again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        say(error.format_message())
+        return USAGE
     except (Exception, KeyboardInterrupt) as error:
         return _tell(error, session)
     return outcome if isinstance(outcome, int) else 0

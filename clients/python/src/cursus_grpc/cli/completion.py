@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import Final
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from cursus_grpc import Admin, CursusError
-from cursus_grpc.cli.connection import BadConfiguration, load
-from cursus_grpc.cli.session import CLIENT_ID, Command
+from cursus_grpc.cli.connection import BadConfiguration
+from cursus_grpc.cli.session import CLIENT_ID, Command, Session
 
 # Somebody waits with a finger on the tab key.
 _TIMEOUT_S: Final = 1.0
@@ -45,18 +44,9 @@ def groups(context: click.Context, parameter: click.Parameter, incomplete: str) 
 def _items(context: click.Context, incomplete: str, *, groups: bool) -> list[CompletionItem]:
     """Without a broker there is nothing to offer, and a shell's prompt is no place to say why."""
     try:
-        found = load(_flags(context), os.environ)
+        found = context.ensure_object(Session).connection
         with Admin(found.broker, tls=found.tls, request_timeout_s=_TIMEOUT_S, client_id=CLIENT_ID) as admin:
             names = [group.name for group in admin.list_groups()] if groups else [t.name for t in admin.list_topics()]
     except (CursusError, BadConfiguration, ValueError, OSError):
         return []
     return [CompletionItem(name) for name in names if name.startswith(incomplete)][:_MAX_ITEMS]
-
-
-def _flags(context: click.Context) -> dict[str, object]:
-    """The common options typed so far. Completion parses without calling their callbacks, so they are not in the
-    session but among the parameters of the contexts."""
-    flags: dict[str, object] = {}
-    for level in (context.find_root(), context):
-        flags.update({name: value for name, value in level.params.items() if value is not None})
-    return flags

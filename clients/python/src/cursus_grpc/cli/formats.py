@@ -35,6 +35,8 @@ _TOKENS: Final[dict[str, Printer]] = {
 _ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
 _PIECE: Final = re.compile(r"%(?P<token>.?)|\\x(?P<hex>[0-9a-fA-F]{2})|\\(?P<escape>.?)|(?P<plain>[^%\\]+)", re.DOTALL)
 _DUMP_BYTES: Final = 16
+# Made once: json.dumps makes one for every call that says anything about it, which takes longer than the record.
+_JSON: Final = json.JSONEncoder(ensure_ascii=False)
 
 
 def named(name: str, *, terminal: bool) -> Printer:
@@ -120,8 +122,8 @@ def json_line(record: Record) -> bytes:
     else:
         fields.update(_text_or_base64("key", key))
     fields.update(_text_or_base64("value", record.value))
-    if record.headers:
-        fields["headers"] = [{"name": name, **_text_or_base64("value", value)} for name, value in record.headers]
+    if headers := record.headers:
+        fields["headers"] = [{"name": name, **_text_or_base64("value", value)} for name, value in headers]
     if record.event_type:
         fields.update(_text_or_base64("event_type", record.event_type))
     if record.schema_version:
@@ -130,7 +132,7 @@ def json_line(record: Record) -> bytes:
         fields["aggregate_version"] = record.aggregate_version
     if record.metadata:
         fields.update(_text_or_base64("metadata", record.metadata))
-    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+    return _JSON.encode(fields).encode() + b"\n"
 
 
 def _text_or_base64(name: str, content: bytes) -> dict[str, str]:

@@ -129,6 +129,19 @@ def _common_options() -> list[click.Parameter]:
     ]
 
 
+# Parameters that name something in the broker. Keys, values and paths may be any bytes.
+_NAMES: Final = ("topic", "topics", "name", "names", "group", "like")
+
+
+def _refuse_bytes(context: click.Context) -> None:
+    """Names are text. An argument that is not UTF-8 arrives with surrogates in it, which no message can carry."""
+    for parameter in _NAMES:
+        value = context.params.get(parameter)
+        for name in value if isinstance(value, tuple) else (value,):
+            if isinstance(name, str) and any("\ud800" <= char <= "\udfff" for char in name):
+                raise click.BadParameter("it is not UTF-8", context, param_hint=parameter.upper())
+
+
 class _Common(click.Command):
     """Adds the common options and shows them apart from the command's own."""
 
@@ -138,6 +151,7 @@ class _Common(click.Command):
         self.params = [*self.params, *self._common]
 
     def invoke(self, ctx: click.Context) -> Any:
+        _refuse_bytes(ctx)
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
