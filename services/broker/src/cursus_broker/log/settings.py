@@ -40,7 +40,7 @@ class LogSettings:
     flush_records: int = setting(
         500,
         help="Sync without lingering when this many records are unsynced. A log that was just synced rests first, for"
-        " four times as long as that sync took: writing to a file that is being synced is slow.",
+        " nine times as long as that sync took: writing to a file that is being synced is slow.",
         minimum=1,
     )
     linger_ms: int = setting(

@@ -27,7 +27,7 @@ against 180 ms for small writes, 210 against 310 ms for 54 KB each, on an idle i
 fdatasync also waits up to 5 ms to get the interpreter back, and the thousand took seconds. Not for few logs: the sync
 also writes what other programs have left dirty."""
 
-_REST: Final = 4
+_REST: Final = 9
 """A log whose last sync took t gets no background sync for this many t, unless its data has lingered long enough.
 Writing to a file that is being synced is slow: without the rest a busy log, in a hurry after every batch, would always
 be syncing, and an append took 220 µs instead of 60."""

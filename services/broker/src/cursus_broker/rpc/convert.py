@@ -85,20 +85,17 @@ def _identified(submission: Submission, producer: publish_service_pb2.ProducerId
     )
 
 
-def receipt_to_proto(receipt: Receipt) -> publish_service_pb2.PublishResponse:
-    return publish_service_pb2.PublishResponse(
-        appended=[
-            publish_service_pb2.AppendedBatch(
-                partition=placed.partition,
-                base_offset=placed.base_offset,
-                record_count=placed.record_count,
-                duplicate=placed.duplicate,
-                append_time_ms=placed.append_time_ms,
-                fresh_record_count=placed.fresh_record_count,
-            )
-            for placed in receipt.placed
-        ]
-    )
+def fill_receipt(response: publish_service_pb2.PublishResponse, receipt: Receipt) -> None:
+    """Into a message that is there already: handing over one that is ready would copy it, level by level."""
+    for placed in receipt.placed:
+        response.appended.add(
+            partition=placed.partition,
+            base_offset=placed.base_offset,
+            record_count=placed.record_count,
+            duplicate=placed.duplicate,
+            append_time_ms=placed.append_time_ms,
+            fresh_record_count=placed.fresh_record_count,
+        )
 
 
 _EDGES = frozenset(int(edge) for edge in Edge)

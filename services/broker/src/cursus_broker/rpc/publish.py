@@ -15,7 +15,7 @@ from google.rpc.status_pb2 import Status
 from cursus_broker.errors import CursusError, InvalidRequest, ShuttingDown
 from cursus_broker.publish.acks import Receipt
 from cursus_broker.publish.publisher import Publisher
-from cursus_broker.rpc.convert import receipt_to_proto, submission_from_proto
+from cursus_broker.rpc.convert import fill_receipt, submission_from_proto
 from cursus_broker.rpc.guard import Stream
 from cursus_broker.rpc.status import internal_status, to_status
 from cursus_broker.rpc.streams import Stopping, read_first, read_next
@@ -50,7 +50,9 @@ class PublishServicer:
         started = time.perf_counter()
         receipt = await self._publisher.publish(submission_from_proto(request))
         self._observe_latency(time.perf_counter() - started)
-        return receipt_to_proto(receipt)
+        response = pb.PublishResponse()
+        fill_receipt(response, receipt)
+        return response
 
     async def publish_stream(self, stream: Stream) -> None:
         if await read_first(stream, opaque_pb2.PublishStreamRequest, "open") is None:
@@ -184,7 +186,8 @@ class _PublishStream:
 
     async def _write_ready(self) -> None:
         """Answer the longest run of settled batches at the head of the queue."""
-        outcomes: list[pb.PublishOutcome] = []
+        response = pb.PublishStreamResponse()
+        outcomes = response.outcomes.outcomes
         now = time.perf_counter()
         while self._unanswered and len(outcomes) < MOST_OUTCOMES:
             head = self._unanswered[0]
@@ -195,9 +198,10 @@ class _PublishStream:
             self._unanswered.popleft()
             self._unanswered_bytes -= head.size
             if head.receipt is not None:
-                outcomes.append(pb.PublishOutcome(published=receipt_to_proto(head.receipt)))
+                fill_receipt(outcomes.add().published, head.receipt)
                 self._observe_latency(now - head.started)
             else:
-                outcomes.append(pb.PublishOutcome(refused=head.refused))
+                assert head.refused is not None, "a batch is stored or refused"
+                outcomes.add().refused.CopyFrom(head.refused)
         self._room.set()
-        await self._stream.write(pb.PublishStreamResponse(outcomes=pb.PublishOutcomes(outcomes=outcomes)))
+        await self._stream.write(response)
