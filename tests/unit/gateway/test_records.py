@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cursus_gateway import records
 from cursus_gateway.delivery import write_messages
-from cursus_gateway.records import MalformedMessages, Run, read_messages, varint
+from cursus_gateway.records import MIN_MESSAGE_BYTES, MalformedMessages, Run, read_messages, varint
 from cursus_proto import records as record_sets
 from cursus_proto.internal.v1 import opaque_pb2
 from cursus_proto.v1 import records_pb2
@@ -175,3 +175,16 @@ def test_reading_begins_inside_a_batch_and_ends_at_the_limits() -> None:
     assert (written.count, written.next_offset) == (2, 105)
     written = write_messages([stored(run, 100)], 103, max_count=10, max_bytes=1)
     assert (written.count, written.next_offset) == (1, 104)
+
+
+def test_batches_of_one_producer_and_size_are_written_in_one_piece() -> None:
+    runs = [
+        read_messages(
+            encode([Message(n, b"p", b"key", 3, bytes(80)) for n in range(first, first + 500)]), 0, 500, judged=j
+        )
+        for j, first in ((False, 1_000_000), (False, 1_000_000), (True, 7), (True, 507))
+    ]
+    batches = [stored(one.runs[0], 500 * number) for number, one in enumerate(runs)]
+    written = write_messages(batches, 0, max_count=10_000, max_bytes=10**9)
+    assert [len(part) for part in written.parts] == [1000 * (MIN_MESSAGE_BYTES + 1 + 3 + 80)] * 2
+    assert (written.first_sequence, written.last_sequence) == (1_000_000, 1006)

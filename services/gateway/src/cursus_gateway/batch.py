@@ -25,7 +25,7 @@ from struct import error as StructError  # noqa: N812 - a class, whatever its na
 from typing import Final
 
 from cursus_gateway.delivery import Written, write_messages
-from cursus_gateway.framing import length_of
+from cursus_gateway.framing import Parts, length_of
 from cursus_gateway.records import MalformedMessages, Messages, read_messages
 from cursus_proto.internal.v1.opaque_pb2 import RecordBatch
 
@@ -128,7 +128,7 @@ def _text(body: bytes, position: int) -> tuple[str, int]:
 
 def encode_answer(
     topic: str, partition: int, batches: Sequence[RecordBatch], from_offset: int, *, max_count: int, max_bytes: int
-) -> tuple[list[bytes], int, int]:
+) -> tuple[Parts, int, int]:
     """A whole frame, in parts, with the records of stored batches from `from_offset` on; then the number of messages in
     it and the offset to read on from. `max_bytes` bounds the body, except for a first message that is larger.
     """
@@ -143,7 +143,7 @@ def empty_answer(topic: str, partition: int) -> bytes:
     return b"".join(frame_of(topic.encode()[:0xFFFF], partition, Written([])))
 
 
-def frame_of(name: bytes, partition: int, written: Written) -> list[bytes]:
+def frame_of(name: bytes, partition: int, written: Written) -> Parts:
     head = b"".join(
         (
             MAGIC,

@@ -12,12 +12,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
-from cursus_gateway.framing import FrameReader
+from cursus_gateway.framing import FrameReader, Parts
 from cursus_gateway.session import Session
 
 RECEIVE_BYTES: Final = 256 * 1024
 # Frames above this share a budget while they arrive.
 LARGE_FRAME_BYTES: Final = 256 * 1024
+# As many parts the system gathers by itself; more of them are small, and joining them is cheaper.
+_GATHERED_PARTS: Final = 16
 
 
 class Budget:
@@ -131,8 +133,12 @@ class Connection(asyncio.BufferedProtocol):
     def open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    def write(self, parts: list[bytes]) -> None:
-        if self.open and self._transport is not None:
+    def write(self, parts: Parts) -> None:
+        if not self.open or self._transport is None:
+            return
+        if len(parts) <= _GATHERED_PARTS:
+            self._transport.writelines(parts)
+        else:
             self._transport.write(b"".join(parts))
 
     async def writable(self) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 from cursus_gateway import batch
 from cursus_gateway.delivery import read_payloads, write_messages
 from cursus_gateway.dialect.commands import MAX_MESSAGES, ConsumeAll, ConsumeBatch
-from cursus_gateway.framing import MAX_ANSWER_BYTES, MIB, frame
+from cursus_gateway.framing import MAX_ANSWER_BYTES, MIB, Parts, frame
 from cursus_gateway.membership import Membership
 from cursus_gateway.refusals import Refused
 from cursus_gateway.settings import GroupSettings
@@ -32,21 +32,21 @@ class Consuming:
         self._membership = membership
         self._settings = settings
 
-    async def consume_batch(self, command: ConsumeBatch, lane: int, *, third_generation: bool) -> list[bytes] | str:
+    async def consume_batch(self, command: ConsumeBatch, lane: int, *, third_generation: bool) -> Parts | str:
         """A whole frame in parts, or a text to answer instead. Raises Refused."""
         if "*" in command.topic or "?" in command.topic:
             return await self._consume_pattern(command, lane)
-        obstacle = self._membership.obstacle(
-            command.topic, command.partition, command.group, command.member, command.generation
-        )
         if command.offset < 0 or self._settings.stream_autocommit:
-            if (text := await obstacle) is not None:
+            if (text := await self._obstacle(command)) is not None:
                 return text
             offset = await self._start(command)
             found = await self._fetch(command, offset, lane)
+        elif self._membership.is_clear(command.group, command.member, command.generation):
+            offset = command.offset
+            found = await self._fetch(command, offset, lane)
         else:
             offset = command.offset
-            text, found = await asyncio.gather(obstacle, self._fetch(command, offset, lane))
+            text, found = await asyncio.gather(self._obstacle(command), self._fetch(command, offset, lane))
             if text is not None:
                 return text
         if found.HasField("error"):
@@ -69,6 +69,11 @@ class Consuming:
             max_bytes=MAX_ANSWER_BYTES,
         )
         return parts
+
+    async def _obstacle(self, command: ConsumeBatch) -> str | None:
+        return await self._membership.obstacle(
+            command.topic, command.partition, command.group, command.member, command.generation
+        )
 
     async def _start(self, command: ConsumeBatch) -> int:
         """Where to read: the offset given, else where the group stands, else one end of the log."""
@@ -125,7 +130,7 @@ class Consuming:
             found = answer.partitions[0]
         return found
 
-    async def _consume_pattern(self, command: ConsumeBatch, lane: int) -> list[bytes]:
+    async def _consume_pattern(self, command: ConsumeBatch, lane: int) -> Parts:
         """All topics that match, read from the same partition and offset into one batch named after the pattern."""
         topics = await self._upstream.call(LIST_TOPICS, topic_service_pb2.ListTopicsRequest())
         names = [
@@ -157,7 +162,7 @@ class Consuming:
                     break
         return batch.frame_of(command.topic.encode(), command.partition, written)
 
-    async def consume_all(self, command: ConsumeAll, group: str, lane: int) -> AsyncIterator[list[bytes]]:
+    async def consume_all(self, command: ConsumeAll, group: str, lane: int) -> AsyncIterator[Parts]:
         """Frames of the messages from the offset on, at most 8192, in portions. The group's position is then moved.
 
         Raises Refused.

@@ -6,8 +6,9 @@ body     bytes   up to 64 MiB
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
-from typing import Final
+from typing import Final, TypeAlias
 
 MIB: Final = 1024 * 1024
 
@@ -18,6 +19,9 @@ MAX_BODY_BYTES: Final = 64 * MIB
 MAX_ANSWER_BYTES: Final = 16 * MIB
 
 KEEPALIVE: Final = b"\0\0\0\0"
+
+Parts: TypeAlias = Sequence[bytes | bytearray]
+"""Whole frames, cut wherever that spared a copy. Whoever writes a bytearray does not change it any more."""
 
 _LENGTH: Final = Struct(">I")
 _LENGTH_BYTES: Final = 4

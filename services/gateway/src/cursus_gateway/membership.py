@@ -156,6 +156,13 @@ class Membership:
                 return replies.generation_mismatch(group, member, generation, standing.generation)
         return None
 
+    def is_clear(self, group: str, member: str, generation: int) -> bool:
+        """Whether `obstacle` would find none without asking anybody."""
+        if not group or not member:
+            return True
+        known = self._standings.get((group, member, generation))
+        return known is not None and not known.must_rejoin and time.monotonic() < known.until
+
     async def _standing(self, group: str, member: str, generation: int) -> _Standing:
         key, now = (group, member, generation), time.monotonic()
         known = self._standings.get(key)

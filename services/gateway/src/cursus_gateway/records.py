@@ -161,8 +161,8 @@ def _same_size(body: bytes, start: int, count: int, judged: bool) -> Messages | 
     own_epoch = epoch if not producer_id else 0
     tail_bytes = 0
     if not in_envelope and last:
-        tail_bytes = len(sequence_tails(last, 1, own_epoch)[0])
-        if not first or len(sequence_tails(first, 1, own_epoch)[0]) != tail_bytes:
+        tail_bytes = len(_sequence_tails(last, 1, own_epoch)[0])
+        if not first or len(_sequence_tails(first, 1, own_epoch)[0]) != tail_bytes:
             return None  # Some numbers take a byte more than others, which happens once in thousands of batches.
     elif own_epoch:
         return None
@@ -170,7 +170,7 @@ def _same_size(body: bytes, start: int, count: int, judged: bool) -> Messages | 
     size = (len(_KEY + varint(key_bytes)) + key_bytes if key_bytes else 0) + len(before_payload) + payload_bytes
     head = _SET_RECORD + varint(size + tail_bytes) + (_KEY + varint(key_bytes) if key_bytes else before_payload)
     # What follows a payload: its number, and the head of the next record.
-    ends = sequence_tails(first, count, own_epoch, head) if tail_bytes else [head] * count
+    ends = _sequence_tails(first, count, own_epoch, head) if tail_bytes else [head] * count
     ends[-1] = ends[-1][: -len(head)]
     columns = (keys, [before_payload] * count, payloads, ends) if key_bytes else (payloads, ends)
     parts: list[bytes] = [head] * (1 + len(columns) * count)
@@ -180,7 +180,7 @@ def _same_size(body: bytes, start: int, count: int, judged: bool) -> Messages | 
     return Messages((run,), first, last, epoch, producer_id)
 
 
-def sequence_tails(first: int, count: int, epoch: int, then: bytes = b"") -> list[bytes]:
+def _sequence_tails(first: int, count: int, epoch: int, then: bytes = b"") -> list[bytes]:
     """The encoded sequence, and epoch if it is not 0, of `count` records numbered from `first`; `then` behind each."""
     end = (_EPOCH + varint(epoch) if epoch else b"") + then
     tails: list[bytes] = []

@@ -15,6 +15,7 @@ from cursus_gateway.consuming import Consuming
 from cursus_gateway.dialect import commands as c
 from cursus_gateway.dialect import replies
 from cursus_gateway.dialect.commands import Dialect, Malformed, Request
+from cursus_gateway.framing import Parts
 from cursus_gateway.idempotence import IdempotentTopics
 from cursus_gateway.metrics import GatewayMetrics
 from cursus_gateway.peers import Peers
@@ -53,7 +54,7 @@ class Asker(Context, Outlet, Protocol):
     @property
     def lane(self) -> int: ...
 
-    def write(self, parts: list[bytes]) -> None: ...
+    def write(self, parts: Parts) -> None: ...
 
     def write_text(self, text: str) -> None: ...
 

@@ -24,7 +24,7 @@ from cursus_gateway.batch import LegacyBatch
 from cursus_gateway.body import BarSeparated, Body, DirectMessage
 from cursus_gateway.dialect import commands as c
 from cursus_gateway.dialect import replies
-from cursus_gateway.framing import MAX_BODY_BYTES, frame
+from cursus_gateway.framing import MAX_BODY_BYTES, Parts, frame
 from cursus_gateway.refusals import Refused
 from cursus_gateway.requests import Requests, Services
 from cursus_gateway.settings import ReplyProfile
@@ -47,7 +47,7 @@ class Wire(Protocol):
     @property
     def open(self) -> bool: ...
 
-    def write(self, parts: list[bytes]) -> None: ...
+    def write(self, parts: Parts) -> None: ...
 
     async def writable(self) -> None: ...
 
@@ -150,7 +150,7 @@ class Session:
 
     # Outlet of pushes
 
-    def send(self, parts: list[bytes]) -> None:
+    def send(self, parts: Parts) -> None:
         self._wire.write(parts)
 
     async def writable(self) -> None:
@@ -357,7 +357,7 @@ class Session:
         self._pushes.discard(push)
         self._pump()
 
-    def write(self, parts: list[bytes]) -> None:
+    def write(self, parts: Parts) -> None:
         """Whole frames; an error among them is classified where that was negotiated."""
         self._wire.write(self._structured(parts))
 
@@ -372,7 +372,7 @@ class Session:
             push.cancel()
         self._wire.close()
 
-    def _structured(self, parts: list[bytes]) -> list[bytes]:
+    def _structured(self, parts: Parts) -> Parts:
         """Class and retryability behind the code of an error, for a connection that negotiated them."""
         if not self.structured_errors or len(parts) != 1 or parts[0][4:11] != b"ERROR: " or b" class=" in parts[0]:
             return parts

@@ -19,7 +19,7 @@ from cursus_gateway.consuming import Consuming
 from cursus_gateway.delivery import read_payloads
 from cursus_gateway.dialect import replies
 from cursus_gateway.dialect.commands import Stream, Subscribe
-from cursus_gateway.framing import KEEPALIVE, MAX_ANSWER_BYTES, MIB, frame
+from cursus_gateway.framing import KEEPALIVE, MAX_ANSWER_BYTES, MIB, Parts, frame
 from cursus_gateway.membership import Membership, is_java
 from cursus_gateway.metrics import GatewayMetrics
 from cursus_gateway.refusals import Refused, spell
@@ -50,7 +50,7 @@ class Outlet(Protocol):
     @property
     def third_generation(self) -> bool: ...
 
-    def send(self, parts: list[bytes]) -> None:
+    def send(self, parts: Parts) -> None:
         """Writes whole frames."""
 
     async def writable(self) -> None:

@@ -11,7 +11,7 @@ from cursus_gateway.consuming import Consuming
 from cursus_gateway.dialect import commands as c
 from cursus_gateway.dialect import replies
 from cursus_gateway.dialect.commands import Dialect, Request
-from cursus_gateway.framing import frame
+from cursus_gateway.framing import Parts, frame
 from cursus_gateway.idempotence import IdempotentTopics
 from cursus_gateway.membership import Membership
 from cursus_gateway.peers import Peers
@@ -64,7 +64,7 @@ class Context(Protocol):
 class Reply:
     """Whole frames to write."""
 
-    parts: list[bytes]
+    parts: Parts
     close: bool = False
 
 

@@ -89,13 +89,17 @@ class Link:
         self.address = address
         credentials = _credentials(settings)
         self._channels = [_channel(address, number, credentials) for number in range(settings.channels)]
+        # What gRPC calls a method by, made once: it looks up loop, channel and metadata for each.
+        self._stubs: dict[tuple[str, int], Any] = {}
 
     async def call(self, method: Method[Req, Res], request: Req, timeout_s: float, lane: int = 0) -> Res:
-        channel = self._channels[lane % len(self._channels)]
-        multicallable = channel.unary_unary(
-            method.path, request_serializer=method.serialize, response_deserializer=method.deserialize
-        )
-        response: Res = await multicallable(request, timeout=timeout_s)
+        lane %= len(self._channels)
+        stub = self._stubs.get((method.path, lane))
+        if stub is None:
+            stub = self._stubs[(method.path, lane)] = self._channels[lane].unary_unary(
+                method.path, request_serializer=method.serialize, response_deserializer=method.deserialize
+            )
+        response: Res = await stub(request, timeout=timeout_s)
         return response
 
     def publish_stream(self, lane: int) -> Any:
