@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from cursus_grpc._reading import Chunk, Failure, Inbox, Reading, hand_out, take_batch, unfinished
-from cursus_grpc._records import unpack
-from cursus_grpc._retry import Deadline
-from cursus_grpc.errors import BrokerUnreachable, CorruptBatch
+from cursus_grpc.errors import BrokerUnreachable
 from cursus_grpc.types import TopicPartition
 from cursus_proto import records as record_sets
 from cursus_proto.internal.v1.opaque_pb2 import RecordBatch
 from cursus_proto.v1 import records_pb2
 
 PLACE = TopicPartition("t", 0)
-NOW = 0.0
+
+
+def new_inbox() -> Inbox:
+    return Inbox(threading.Event())
 
 
 class Source:
@@ -48,20 +51,20 @@ def chunk(reading: Reading, *batches: RecordBatch, source: Source | None = None)
 
 def test_records_come_in_order_from_the_position_on() -> None:
     reading = Reading(PLACE, 3)
-    found = list(hand_out(chunk(reading, batch(0, 5), batch(5, 2)), Inbox()))
+    found = list(hand_out(chunk(reading, batch(0, 5), batch(5, 2)), new_inbox()))
     assert [(record.offset, record.value) for record in found] == [(n, b"%d" % n) for n in range(3, 7)]
     assert (reading.safe, reading.position) == (7, 7)
 
 
 def test_a_batch_that_lies_behind_the_position_is_skipped_and_does_not_move_it_back() -> None:
     reading = Reading(PLACE, 10)
-    assert list(hand_out(chunk(reading, batch(0, 5)), Inbox())) == []
+    assert list(hand_out(chunk(reading, batch(0, 5)), new_inbox())) == []
     assert reading.position == 10
 
 
 def test_the_record_in_hand_does_not_count_as_processed() -> None:
     reading = Reading(PLACE, 0)
-    records = hand_out(chunk(reading, batch(0, 3)), Inbox())
+    records = hand_out(chunk(reading, batch(0, 3)), new_inbox())
     next(records)
     assert (reading.safe, reading.position) == (0, 1)
     next(records)
@@ -69,25 +72,113 @@ def test_the_record_in_hand_does_not_count_as_processed() -> None:
 
 
 def test_something_that_needs_attention_ends_the_handing_out_and_nothing_is_lost() -> None:
-    reading, inbox = Reading(PLACE, 0), Inbox()
+    reading, inbox = Reading(PLACE, 0), new_inbox()
     received = chunk(reading, batch(0, 3))
     records = hand_out(received, inbox)
     next(records)
     inbox.put_event(Failure(BrokerUnreachable("away")))
     assert list(records) == []
     assert unfinished(received)
-    assert [record.offset for record in hand_out(received, Inbox())] == [1, 2]
+    assert [record.offset for record in hand_out(received, new_inbox())] == [1, 2]
 
 
 def test_a_jump_makes_void_what_was_received_before() -> None:
     reading = Reading(PLACE, 0)
     received = chunk(reading, batch(0, 3))
-    records = hand_out(received, Inbox())
+    records = hand_out(received, new_inbox())
     next(records)
     reading.jump(100)
     assert received.void
     assert not unfinished(received)
     assert (reading.position, reading.fetched) == (100, 100)
+
+
+def test_a_jump_in_mid_batch_ends_it_at_once_and_stays() -> None:
+    """A reading used to go back to where it was: the record in hand wrote its own position after the jump."""
+    reading = Reading(PLACE, 0)
+    records = hand_out(chunk(reading, batch(0, 3)), new_inbox())
+    next(records)
+    reading.jump(100)
+    assert list(records) == []
+    assert (reading.safe, reading.position) == (100, 100)
+
+
+def test_where_the_application_is_can_be_asked_from_another_thread_at_any_record() -> None:
+    reading = Reading(PLACE, 0)
+    records = hand_out(chunk(reading, batch(0, 100), batch(100, 100)), new_inbox())
+    with ThreadPoolExecutor(1) as other:
+        for offset, record in enumerate(records):
+            assert record.offset == offset
+            assert other.submit(lambda: (reading.safe, reading.position)).result() == (offset, offset + 1)
+    assert (reading.safe, reading.position) == (200, 200)
+
+
+def test_positions_seen_from_another_thread_never_go_back_and_never_run_ahead() -> None:
+    reading, count = Reading(PLACE, 0), 20_000
+    records = hand_out(chunk(reading, *(batch(base, 100) for base in range(0, count, 100))), new_inbox())
+    in_hand = [-1]
+    wrong: list[tuple[int, int, int, int]] = []
+    ended = threading.Event()
+
+    def look() -> None:
+        last = 0
+        while not ended.is_set():
+            before = in_hand[0]
+            safe, position = reading.safe, reading.position
+            # Whatever the application has begun is not safe, and what it had finished before is.
+            if not (last <= safe <= position and before <= safe <= in_hand[0] + 1):
+                wrong.append((last, before, safe, position))
+            last = safe
+
+    other = threading.Thread(target=look)
+    other.start()
+    for record in records:
+        in_hand[0] = record.offset
+    ended.set()
+    other.join()
+    assert wrong == []
+
+
+def test_another_thread_stops_the_handing_out_before_the_next_record() -> None:
+    reading, inbox = Reading(PLACE, 0), new_inbox()
+    received = chunk(reading, batch(0, 100), batch(100, 100))
+    records = hand_out(received, inbox)
+    assert [next(records).offset for _ in range(42)] == list(range(42))
+    with ThreadPoolExecutor(1) as other:
+        other.submit(inbox.look_again).result()
+    assert (reading.safe, reading.position) == (41, 42)
+    assert list(records) == []
+    assert (reading.safe, reading.position) == (42, 42)
+    inbox.take()
+    assert [record.offset for record in hand_out(received, inbox)] == list(range(42, 200))
+
+
+def test_what_needs_attention_before_the_first_record_comes_first() -> None:
+    reading, inbox = Reading(PLACE, 0), new_inbox()
+    records = hand_out(chunk(reading, batch(0, 3)), inbox)
+    inbox.look_again()
+    assert list(records) == []
+    assert (reading.safe, reading.position) == (0, 0)
+
+
+def test_an_iterator_that_was_left_behind_hands_out_nothing_twice() -> None:
+    """It used to go on with its own batch after somebody else had been given the rest of it."""
+    reading = Reading(PLACE, 0)
+    received = chunk(reading, batch(0, 5))
+    left_behind = hand_out(received, new_inbox())
+    next(left_behind)
+    reading.settle()
+    assert [record.offset for record in take_batch(received, 2)] == [1, 2]
+    assert list(left_behind) == []
+    assert (reading.safe, reading.position) == (1, 3)
+
+
+@pytest.mark.parametrize("end_offset", [0, 2, 3, 4, 6, 9])
+def test_a_bounded_chunk_ends_before_its_bound(end_offset: int) -> None:
+    received = chunk(Reading(PLACE, 1), batch(0, 3), batch(3, 3))
+    found = [record.offset for record in hand_out(received, new_inbox(), end_offset)]
+    assert found == list(range(1, min(6, end_offset)))
+    assert not unfinished(received)
 
 
 def test_a_batch_poll_takes_as_much_as_it_was_asked_for() -> None:
@@ -99,74 +190,42 @@ def test_a_batch_poll_takes_as_much_as_it_was_asked_for() -> None:
     assert not unfinished(received)
 
 
-async def test_events_come_before_chunks() -> None:
-    inbox = Inbox()
+def test_events_come_before_chunks() -> None:
+    inbox = new_inbox()
     inbox.put(chunk(Reading(PLACE, 0), batch(0, 1)))
     inbox.put_event(failure := Failure(BrokerUnreachable("away")))
-    assert await inbox.take(Deadline(NOW)) is failure
-    assert isinstance(await inbox.take(Deadline(NOW)), Chunk)
-    assert await inbox.take(Deadline(NOW)) is None
+    assert inbox.take() is failure
+    assert isinstance(inbox.take(), Chunk)
+    assert inbox.take() is None
 
 
-async def test_credit_comes_back_when_a_chunk_is_taken_or_dropped() -> None:
-    inbox, source = Inbox(), Source()
+def test_credit_comes_back_when_a_chunk_is_taken_or_dropped() -> None:
+    inbox, source = new_inbox(), Source()
     kept, dropped = Reading(PLACE, 0), Reading(TopicPartition("t", 1), 0)
     inbox.put(chunk(dropped, batch(0, 1), source=source))
     inbox.put(chunk(kept, batch(0, 1), source=source))
     dropped.gone = True
-    taken = await inbox.take(Deadline(NOW))
+    taken = inbox.take()
     assert isinstance(taken, Chunk)
     assert taken.reading is kept
     assert source.returned == 20
     inbox.put_back(taken)
-    await inbox.take(Deadline(NOW))
+    inbox.take()
     assert source.returned == 20
 
 
-async def test_a_paused_partition_keeps_its_chunks_in_order_and_its_credit() -> None:
-    inbox, source = Inbox(), Source()
+def test_a_paused_partition_keeps_its_chunks_in_order_and_its_credit() -> None:
+    inbox, source = new_inbox(), Source()
     paused, other = Reading(PLACE, 0), Reading(TopicPartition("t", 1), 0)
     chunks = [chunk(paused, batch(0, 1), source=source), chunk(paused, batch(1, 1), source=source)]
     for one in chunks:
         inbox.put(one)
     inbox.put(chunk(other, batch(0, 1)))
     paused.paused = True
-    taken = await inbox.take(Deadline(NOW))
+    taken = inbox.take()
     assert isinstance(taken, Chunk)
     assert taken.reading is other
-    assert await inbox.take(Deadline(NOW)) is None
+    assert inbox.take() is None
     assert source.returned == 0
     paused.paused = False
-    assert [await inbox.take(Deadline(NOW)), await inbox.take(Deadline(NOW))] == chunks
-
-
-def test_a_compressed_batch_is_unpacked() -> None:
-    unpacked = unpack(batch(5, 3, records_pb2.CODEC_ZSTD), PLACE, 6)
-    assert [record.value for record in unpacked.records()] == [b"6", b"7"]
-
-
-def test_a_record_shows_all_its_fields() -> None:
-    message = records_pb2.Record(
-        key=b"", value=b"v", timestamp_ms=7, event_type=b"e", schema_version=2, aggregate_version=3, metadata=b"m"
-    )
-    message.headers.add(key="h", value=b"1")
-    packed = record_sets.pack([message, records_pb2.Record()])
-    stored = RecordBatch(
-        base_offset=4, record_count=2, append_time_ms=99, records=packed, records_crc32c=record_sets.checksum(packed)
-    )
-    rich, bare = unpack(stored, PLACE, 0).records()
-    assert (rich.topic, rich.partition, rich.offset, rich.key, rich.value) == ("t", 0, 4, b"", b"v")
-    assert (rich.timestamp_ms, rich.append_time_ms, rich.headers) == (7, 99, (("h", b"1"),))
-    assert (rich.event_type, rich.schema_version, rich.aggregate_version, rich.metadata) == (b"e", 2, 3, b"m")
-    assert (bare.key, bare.value, bare.timestamp_ms, bare.headers) == (None, b"", 99, ())
-
-
-def test_a_batch_that_is_not_what_it_claims_is_not_handed_out() -> None:
-    flipped, short, garbage = batch(0, 3), batch(0, 3), batch(0, 3)
-    flipped.records = flipped.records[:-1] + b"\x00"
-    short.record_count = 4
-    garbage.records = b"\xff\xff"
-    garbage.records_crc32c = record_sets.checksum(garbage.records)
-    for damaged in (flipped, short, garbage):
-        with pytest.raises(CorruptBatch, match="offset 0 of t"):
-            unpack(damaged, PLACE, 0)
+    assert [inbox.take(), inbox.take()] == chunks

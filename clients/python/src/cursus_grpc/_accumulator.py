@@ -86,7 +86,6 @@ class Accumulator(Generic[DeliveryType]):
         """`wake` is called, without the lock and from any thread, when a lane has something to send; `on_delivery` for
         every record that is settled, on the event loop's thread."""
         self.lock = threading.Lock()
-        self._acquire, self._release = self.lock.acquire, self.lock.release
         self.ready: deque[Lane] = deque()
         """Lanes that may have something to send."""
         self.behind = False
@@ -117,18 +116,17 @@ class Accumulator(Generic[DeliveryType]):
             value = as_bytes("value", value)
         size = len(value)
         if attributes is not None:
-            pieces: tuple[bytes, ...] = (_encode(value, key, attributes),)
-            size = len(pieces[0])
+            head, value = b"", _encode(value, key, attributes)
+            size = len(value)
+        elif key is not None:
+            head = keyed_head(key, size)
         else:
-            if key is not None:
-                head = keyed_head(key, size)
-            else:
-                head = VALUE_HEADS[size] if size < CACHED_SIZES else value_head(size)
-            pieces = (head, value)
-            size += len(head)
-        route = self._routes.get(topic)
-        if route is None:
-            raise Unrouted(topic)
+            head = VALUE_HEADS[size] if size < CACHED_SIZES else value_head(size)
+        size += len(head)
+        try:
+            route = self._routes[topic]
+        except KeyError:
+            raise Unrouted(topic) from None
         if partition is not None:
             lane = _choose(route, topic, partition)
         elif key is not None:
@@ -137,8 +135,9 @@ class Accumulator(Generic[DeliveryType]):
         else:
             lane = route.current
         must_wake = False
+        lock = self.lock
         # Taken by hand: a `with` costs as much again as the lock.
-        self._acquire()
+        lock.acquire()
         try:
             buffered_bytes = self._buffered_bytes + size
             if buffered_bytes > self._buffer_bytes or size > self._max_record_bytes:
@@ -148,15 +147,21 @@ class Accumulator(Generic[DeliveryType]):
                 if partition is None and key is None:
                     lane = route.advance()
                 batch, must_wake = self._batch_for(lane, size)
-            batch.parts += pieces
+            parts = batch.parts
+            parts.append(head)
+            parts.append(value)
             batch.size += size
-            batch.count = index = batch.count + 1
+            index = batch.count
+            batch.count = index + 1
             self._buffered_bytes = buffered_bytes
         finally:
-            self._release()
+            lock.release()
         if must_wake:
             self._wake()
-        return self._delivery(batch, index - 1)
+        delivery = self._delivery()
+        delivery._batch = batch
+        delivery._index = index
+        return delivery
 
     def _batch_for(self, lane: Lane, size: int) -> tuple[Batch, bool]:
         """The lane's open batch if it has room for `size`, else a new one; and whether the sender must be woken."""

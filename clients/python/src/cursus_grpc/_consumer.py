@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from cursus_grpc._channel import parse_bootstrap
 from cursus_grpc._commits import CommitCallback
 from cursus_grpc._consumer_core import ConsumerCore
 from cursus_grpc._consumer_settings import ConsumerOptions, ConsumerSettings
-from cursus_grpc._reading import Chunk, Failure, Reading, Rebalance, hand_out, take_batch
+from cursus_grpc._reading import Chunk, Failure, Reading, hand_out, take_batch
 from cursus_grpc._records import Record
 from cursus_grpc._retry import Deadline
 from cursus_grpc.errors import ClientClosed
@@ -83,6 +84,7 @@ class AsyncConsumer:
         self._pattern = pattern
         self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
         self._core: ConsumerCore | None = None
+        self._arrived = asyncio.Event()
         self._chunk: Chunk | None = None
         self._hand: Iterator[Record] = iter(())
         self._closed = False
@@ -104,7 +106,7 @@ class AsyncConsumer:
         if self._closed:
             raise ClientClosed("the consumer is closed")
         if self._core is None:
-            self._core = ConsumerCore(self._bootstrap, self._settings)
+            self._core = ConsumerCore(self._bootstrap, self._settings, self._arrived)
             if self._topics or self._pattern:
                 await self._core.subscribe(self._topics, self._pattern)
         return self._core
@@ -171,7 +173,7 @@ class AsyncConsumer:
             taken += take_batch(chunk, max_records - len(taken))
             if len(taken) == max_records:
                 break
-            self._chunk = chunk = await core.take_more()
+            self._chunk = chunk = core.take_more()
         return taken
 
     async def _next_hand(self, deadline: Deadline) -> bool:
@@ -186,17 +188,29 @@ class AsyncConsumer:
     async def _next_chunk(self, deadline: Deadline) -> Chunk | None:
         core = await self._started()
         while True:
-            found = await core.take(self._chunk, deadline)
+            found = core.take(self._chunk)
             self._chunk = found if isinstance(found, Chunk) else None
+            if found is None:
+                if not await self._something_arrived(deadline):
+                    return None
+                continue
             if isinstance(found, Failure):
                 raise found.error
-            if not isinstance(found, Rebalance):
+            if isinstance(found, Chunk):
                 return found
             await self._tell(self._on_revoked, places(found.revoked))
             await self._tell(self._on_lost or self._on_revoked, places(found.lost))
             await core.prepare(found)
             await self._tell(self._on_assigned, places(found.assigned))
             await core.finish(found)
+
+    async def _something_arrived(self, deadline: Deadline) -> bool:
+        """Wait for it. False at the deadline."""
+        try:
+            async with asyncio.timeout(deadline.left_s()):
+                return await self._arrived.wait()
+        except TimeoutError:
+            return False
 
     @staticmethod
     async def _tell(callback: AsyncRebalanceCallback | None, partitions: list[TopicPartition]) -> None:

@@ -16,7 +16,7 @@ from cursus_grpc._membership import Membership, MembershipSettings
 from cursus_grpc._metadata import ClusterView
 from cursus_grpc._partition_stream import PartitionStream
 from cursus_grpc._range_reader import RangeReader
-from cursus_grpc._reading import UNKNOWN, Chunk, Event, Failure, Inbox, Reading, Rebalance, unfinished
+from cursus_grpc._reading import UNKNOWN, Chunk, Event, Failure, Inbox, Reading, Rebalance, Signal, unfinished
 from cursus_grpc._retry import Deadline
 from cursus_grpc.errors import CommitFailed, CursusError, DeadlineExceeded, NoCommittedOffset, OffsetOutOfRange
 from cursus_grpc.types import (
@@ -36,11 +36,12 @@ _MIN_WINDOW_BYTES: Final = 64 * 1024
 
 
 class ConsumerCore:
-    """Made and used on one event loop. Only `inbox.attention` and the readings' positions are looked at elsewhere."""
+    """Made and used on one event loop, but for the methods that say otherwise."""
 
-    def __init__(self, bootstrap: tuple[str, ...], settings: ConsumerSettings) -> None:
+    def __init__(self, bootstrap: tuple[str, ...], settings: ConsumerSettings, arrived: Signal) -> None:
+        """`arrived` wakes the application when there is something to take."""
         self.settings = settings
-        self.inbox = Inbox()
+        self.inbox = Inbox(arrived)
         self.assignment: dict[TopicPartition, Reading] = {}
         """What the application reads, as far as it has been told."""
         self._connections = Connections(
@@ -142,22 +143,23 @@ class ConsumerCore:
 
     # Handing out
 
-    async def take(self, previous: Chunk | None, deadline: Deadline) -> Event | Chunk | None:
-        """What is next for the application. `previous` is what it was given last. Everything handed out before counts
-        as processed, since the application has come back for more."""
+    def take(self, previous: Chunk | None) -> Event | Chunk | None:
+        """What is next for the application, None if it has to wait. `previous` is what it was given last. Everything
+        handed out before counts as processed, since the application has come back for more. For its own thread."""
         for reading in self._in_hand:
-            reading.safe = reading.position
+            reading.settle()
         self._in_hand.clear()
         if previous is not None and unfinished(previous):
             self.inbox.put_back(previous)
-        found = await self.inbox.take(deadline)
+        found = self.inbox.take()
         if isinstance(found, Chunk):
             self._in_hand.append(found.reading)
         return found
 
-    async def take_more(self) -> Chunk | None:
-        """Another chunk to be handed out together with the last one, if it is there and nothing else comes first."""
-        found = None if self.inbox.attention else self.inbox.take_chunk()
+    def take_more(self) -> Chunk | None:
+        """Another chunk to be handed out together with the last one, if it is there and nothing else comes first. For
+        the application's own thread."""
+        found = self.inbox.take_chunk()
         if found is not None:
             self._in_hand.append(found.reading)
         return found
@@ -268,7 +270,7 @@ class ConsumerCore:
 
     async def open_range(self, place: TopicPartition, start: Place, end_offset: int | None) -> RangeReader:
         """Read one partition from a place up to an offset (None: the end as it is now), beside everything else."""
-        inbox = Inbox()
+        inbox = Inbox(arrived := asyncio.Event())
         stream = PartitionStream(
             Reading(place),
             start,
@@ -279,7 +281,7 @@ class ConsumerCore:
             reset="error",
             end_offset=await self.end_offset(place) if end_offset is None else end_offset,
         )
-        self._ranges.add(reader := RangeReader(inbox, stream))
+        self._ranges.add(reader := RangeReader(inbox, arrived, stream))
         return reader
 
     async def close_range(self, reader: RangeReader) -> None:
@@ -289,11 +291,11 @@ class ConsumerCore:
     # Commits
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where the application is: the offsets after what it was handed out last."""
+        """Where the application is: the offsets after what it was handed out last. For its own thread."""
         return {
-            place: OffsetAndMetadata(reading.position)
+            place: OffsetAndMetadata(position)
             for place, reading in self.assignment.items()
-            if reading.position != UNKNOWN
+            if (position := reading.position) != UNKNOWN
         }
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
@@ -322,9 +324,9 @@ class ConsumerCore:
         """Commit what was processed, as far as it is new. A failure is logged: the next time may succeed, and if not,
         records come again, which at-least-once allows."""
         offsets = {
-            reading.place: OffsetAndMetadata(reading.safe)
+            reading.place: OffsetAndMetadata(safe)
             for reading in readings
-            if reading.safe not in (UNKNOWN, reading.committed)
+            if (safe := reading.safe) not in (UNKNOWN, reading.committed)
         }
         try:
             await self.commit(offsets)
@@ -347,7 +349,7 @@ class ConsumerCore:
                 if self._auto_commit is not None:
                     if all_processed:
                         for reading in self.assignment.values():
-                            reading.safe = reading.position
+                            reading.settle()
                     await self._commit_safe([one for one in self.assignment.values() if not one.gone])
         except TimeoutError:
             _log.warning("the last commit did not end in time")
@@ -356,5 +358,6 @@ class ConsumerCore:
             await self._membership.leave(deadline.left_s() or 0.0)
         for stream in [*self._streams.values(), *(reader.stream for reader in self._ranges)]:
             await stream.close()
+        self.inbox.look_again()
         await self._cluster.close()
         await self._connections.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import deque
 from typing import Final
 
@@ -39,25 +40,39 @@ class Credit:
         self.window_bytes = window_bytes
         self._portion_bytes = max(1, window_bytes // _PORTIONS)
         self._returned_bytes = 0
+        self._lock = threading.Lock()
         self._enough = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
 
     def initial(self) -> FlowGrant:
         """The grant that opens a stream. What was received on earlier ones and is still held counts against it only
         when it is given back: the bound is soft by one window after a broken connection."""
-        self._returned_bytes = 0
-        self._enough.clear()
+        with self._lock:
+            self._returned_bytes = 0
         return FlowGrant(bytes=self.window_bytes)
 
     def give_back(self, size: int) -> None:
-        self._returned_bytes += size
-        if self._returned_bytes >= self._portion_bytes:
-            self._enough.set()
+        """For any thread. The event loop hears of it only once there is enough for a grant."""
+        with self._lock:
+            had_enough = self._returned_bytes >= self._portion_bytes
+            self._returned_bytes += size
+            has_enough = self._returned_bytes >= self._portion_bytes
+        if has_enough and not had_enough:
+            self._loop.call_soon_threadsafe(self._enough.set)
 
     async def next_grant(self) -> FlowGrant:
-        await self._enough.wait()
-        self._enough.clear()
-        size, self._returned_bytes = self._returned_bytes, 0
+        while (size := self._collect()) == 0:
+            await self._enough.wait()
         return FlowGrant(bytes=size)
+
+    def _collect(self) -> int:
+        """Everything that was given back, if it is enough for a grant."""
+        with self._lock:
+            self._enough.clear()
+            if self._returned_bytes < self._portion_bytes:
+                return 0
+            size, self._returned_bytes = self._returned_bytes, 0
+            return size
 
 
 class PartitionStream:

@@ -138,7 +138,7 @@ class ProducerCore(Generic[DeliveryType]):
         value: bytes | str,
         key: bytes | None,
         partition: int | None,
-        rest: Attributes | None,
+        attributes: Attributes | None,
         obstacle: Obstacle,
     ) -> DeliveryType:
         """Do what is needed to take a record that `append` did not take because of `obstacle`, within `max_block_s`.
@@ -154,7 +154,7 @@ class ProducerCore(Generic[DeliveryType]):
             else:
                 await self._wait_for_room(obstacle, deadline)
             try:
-                return self.accumulator.append(topic, value, key, partition, rest)
+                return self.accumulator.append(topic, value, key, partition, attributes)
             except (Unrouted, BufferFull, PartitionNotFound) as again:
                 if isinstance(again, PartitionNotFound):
                     raise  # the partitions were asked for just now
@@ -207,13 +207,25 @@ class ProducerCore(Generic[DeliveryType]):
             await self._connections.close()
 
 
-def attributes(
-    timestamp_ms: int | None,
-    headers: Headers | None,
-    event_type: bytes | str | None,
-    schema_version: int | None,
-    aggregate_version: int | None,
-    metadata: bytes | str | None,
+class RecordOptions(TypedDict, total=False):
+    """Keyword arguments of `send` besides key and partition. Gathered, since most records come without them and each
+    one that is named in a signature costs them all."""
+
+    timestamp_ms: int | None
+    headers: Headers | None
+    event_type: bytes | str | None
+    schema_version: int | None
+    aggregate_version: int | None
+    metadata: bytes | str | None
+
+
+def record_attributes(
+    timestamp_ms: int | None = None,
+    headers: Headers | None = None,
+    event_type: bytes | str | None = None,
+    schema_version: int | None = None,
+    aggregate_version: int | None = None,
+    metadata: bytes | str | None = None,
 ) -> Attributes:
     """The rest of a record, checked. Raises TypeError, ValueError."""
     for name, number in (("schema_version", schema_version), ("aggregate_version", aggregate_version)):
@@ -277,17 +289,14 @@ class AsyncProducer:
         key: bytes | str | None = None,
         *,
         partition: int | None = None,
-        timestamp_ms: int | None = None,
-        headers: Headers | None = None,
-        event_type: bytes | str | None = None,
-        schema_version: int | None = None,
-        aggregate_version: int | None = None,
-        metadata: bytes | str | None = None,
+        **rest: Unpack[RecordOptions],
     ) -> AsyncDelivery:
         """Take a record; await what this returns to know where it was stored.
 
-        The partition is the one given, else the key's, else the next in turn. Waits, for at most `max_block_s`, only
-        for a topic that was not used before and for room in the buffer.
+        The partition is the one given, else the key's, else the next in turn. `rest` may be a `timestamp_ms`,
+        `headers`, an `event_type`, a `schema_version`, an `aggregate_version` and `metadata`.
+
+        Waits, for at most `max_block_s`, only for a topic that was not used before and for room in the buffer.
 
         Raises TopicNotFound, PartitionNotFound, RecordTooLarge, BufferFull, BrokerUnreachable, TlsFailed, ClientClosed:
         then the record was not taken.
@@ -295,21 +304,12 @@ class AsyncProducer:
         core = self._core or self._started()
         if key is not None and type(key) is not bytes:
             key = as_bytes("key", key)
-        rest = None
-        if (
-            timestamp_ms is not None
-            or headers is not None
-            or event_type is not None
-            or schema_version is not None
-            or aggregate_version is not None
-            or metadata is not None
-        ):
-            rest = attributes(timestamp_ms, headers, event_type, schema_version, aggregate_version, metadata)
+        attributes = record_attributes(**rest) if rest else None
         accumulator = core.accumulator
         try:
-            delivery = accumulator.append(topic, value, key, partition, rest)
+            delivery = accumulator.append(topic, value, key, partition, attributes)
         except (Unrouted, BufferFull, PartitionNotFound) as obstacle:
-            return await core.send_late(topic, value, key, partition, rest, obstacle)
+            return await core.send_late(topic, value, key, partition, attributes, obstacle)
         if accumulator.behind:
             # Without this a loop around `send` would keep the event loop to itself until the buffer is full.
             await asyncio.sleep(0)

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 from cursus_grpc._partition_stream import PartitionStream
 from cursus_grpc._reading import Chunk, Failure, Inbox, hand_out, unfinished
 from cursus_grpc._records import Record
-from cursus_grpc._retry import Deadline
 
 
 class RangeReader:
-    """An inbox of its own, filled by a stream of its own."""
+    """An inbox of its own, filled by a stream of its own. Lives on one event loop, but for `hand_out`."""
 
-    def __init__(self, inbox: Inbox, stream: PartitionStream) -> None:
+    def __init__(self, inbox: Inbox, arrived: asyncio.Event, stream: PartitionStream) -> None:
+        """`arrived` is the inbox's signal."""
         self.inbox = inbox
         self.stream = stream
+        self._arrived = arrived
         self._chunk: Chunk | None = None
 
     async def next_chunk(self) -> Chunk | None:
         """None at the end. Raises what keeps the partition from being read."""
         if self._chunk is not None and unfinished(self._chunk):
             self.inbox.put_back(self._chunk)
-        found = await self.inbox.take(Deadline(None), self.stream.ended)
+        while (found := self.inbox.take()) is None and not self.stream.ended.is_set():
+            await self._arrived.wait()
         if isinstance(found, Failure):
             raise found.error
         self._chunk = found if isinstance(found, Chunk) else None
@@ -30,9 +33,4 @@ class RangeReader:
 
     def hand_out(self, chunk: Chunk) -> Iterator[Record]:
         """The chunk's records within the range."""
-        end_offset = self.stream.end_offset
-        for record in hand_out(chunk, self.inbox):
-            if end_offset is not None and record.offset >= end_offset:
-                chunk.batches.clear()
-                return
-            yield record
+        return hand_out(chunk, self.inbox, self.stream.end_offset)

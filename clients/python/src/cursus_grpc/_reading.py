@@ -3,18 +3,23 @@
 An `Inbox` holds what the streams bring until the application asks for it: events, which come first, and chunks of
 batches. What it can hold is bounded by the credit the streams were granted; a chunk gives its credit back when it is
 handed out.
+
+The streams fill it on the client's event loop. Records are handed out on the application's thread, which may be
+another one, and there nothing but the making of a record happens for each of them: how far the application is can be
+seen from outside, and it is stopped from outside.
 """
 
 from __future__ import annotations
 
-import asyncio
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import length_hint
 from typing import Final, Protocol
 
-from cursus_grpc._records import Record, next_offset, unpack
-from cursus_grpc._retry import Deadline
+from cursus_grpc._records import Record, Unpacked, make_records, next_offset, unpack
 from cursus_grpc.errors import CursusError
 from cursus_grpc.types import TopicPartition
 from cursus_proto.internal.v1.opaque_pb2 import RecordBatch
@@ -22,41 +27,117 @@ from cursus_proto.internal.v1.opaque_pb2 import RecordBatch
 UNKNOWN: Final = -1
 
 
+class Hand:
+    """Records of one batch that are being handed out. Any thread may ask how far that is, and stop it."""
+
+    __slots__ = ("_values", "end", "offsets", "start")
+
+    def __init__(self, unpacked: Unpacked) -> None:
+        self.start, self.end = unpacked.offsets.start, unpacked.offsets.stop
+        self.offsets = iter(unpacked.offsets)
+        self._values = unpacked.values
+
+    @property
+    def position(self) -> int:
+        """The next offset to hand out."""
+        return self.end - length_hint(self.offsets)
+
+    @property
+    def safe(self) -> int:
+        """Everything below was processed: all that was handed out but the last one."""
+        return max(self.start, self.position - 1)
+
+    def stop(self) -> None:
+        """Hand out nothing more. Whoever walks through the values meets their end."""
+        self._values.clear()
+
+
 class Reading:
     """A partition that the consumer reads. `safe <= position <= fetched`, once they are known."""
 
-    __slots__ = ("committed", "fetched", "gone", "paused", "place", "position", "safe", "version")
+    __slots__ = ("_hand", "_lock", "_position", "_safe", "committed", "fetched", "gone", "paused", "place", "version")
 
     def __init__(self, place: TopicPartition, offset: int = UNKNOWN) -> None:
         self.place = place
         self.fetched = offset
         """The next offset to receive; UNKNOWN until the broker has resolved where the reading starts."""
-        self.position = offset
-        """The next offset to hand out."""
-        self.safe = offset
-        """Everything below was handed out and, since the application came back for more, processed."""
         self.committed = UNKNOWN
         self.paused = False
         self.gone = False
         """Not assigned any more."""
         self.version = 0
         """Counts jumps: what was received before a jump is not handed out after it."""
+        self._position = offset
+        self._safe = offset
+        self._hand: Hand | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def position(self) -> int:
+        """The next offset to hand out."""
+        hand = self._hand
+        return self._position if hand is None else hand.position
+
+    @property
+    def safe(self) -> int:
+        """Everything below was handed out and, since the application came back for more, processed."""
+        hand = self._hand
+        return self._safe if hand is None else hand.safe
 
     def start_at(self, offset: int) -> None:
-        """The broker has resolved where the reading starts."""
-        self.fetched = self.position = self.safe = offset
+        """The broker has resolved where the reading starts. What is being handed out meanwhile goes on."""
+        with self._lock:
+            self.fetched = offset
+            if self._hand is None:
+                self._position = self._safe = offset
 
     def jump(self, offset: int = UNKNOWN) -> None:
         """Go on elsewhere; what was received is void."""
-        self.version += 1
-        self.start_at(offset)
+        with self._lock:
+            self.version += 1
+            self.fetched = self._position = self._safe = offset
+            self._let_go()
+
+    def take_in_hand(self, hand: Hand, version: int) -> bool:
+        """Follow what is handed out. False if the reading has jumped since that version."""
+        with self._lock:
+            if self.version == version:
+                self._hand = hand
+            return self.version == version
+
+    def put_down(self, hand: Hand) -> bool:
+        """The application came back for more after the last record. False if the reading does not follow this hand any
+        more."""
+        with self._lock:
+            is_followed = self._hand is hand
+            if is_followed:
+                self._position = self._safe = hand.position
+                self._let_go()
+            return is_followed
+
+    def advance(self, position: int) -> None:
+        """Everything before was handed out at once. Nothing of it is processed yet."""
+        with self._lock:
+            self._position = position
+            self._let_go()
+
+    def settle(self) -> None:
+        """Everything that was handed out is processed."""
+        with self._lock:
+            self._safe = self._position = self.position
+            self._let_go()
+
+    def _let_go(self) -> None:
+        hand, self._hand = self._hand, None
+        if hand is not None:
+            hand.stop()
 
 
 class CreditSource(Protocol):
     """A stream that was granted credit."""
 
     def give_back(self, size: int) -> None:
-        """This many bytes that it sent are not held any more."""
+        """This many bytes that it sent are not held any more. For any thread."""
 
 
 @dataclass(slots=True)
@@ -100,56 +181,70 @@ class Rebalance:
 Event = Failure | Rebalance
 
 
-class Inbox:
-    """Lives on one event loop. `attention` may be read from any thread."""
+class Signal(Protocol):
+    """Wakes whoever waits for the inbox: an event of asyncio or of threading, as the application waits."""
 
-    def __init__(self) -> None:
+    def set(self) -> None: ...
+
+    def clear(self) -> None: ...
+
+
+class Inbox:
+    """Filled on one event loop. What it holds may be taken by another thread, if the signal is for threads."""
+
+    def __init__(self, arrived: Signal) -> None:
         self.attention = False
         """True when whoever hands out records should stop and come back: an event waits, or a partition was paused,
         moved or taken away."""
+        self._arrived = arrived
         self._events: deque[Event] = deque()
         self._chunks: deque[Chunk] = deque()
-        self._arrived = asyncio.Event()
+        self._hand: Hand | None = None
+        self._lock = threading.Lock()
 
     def put_event(self, event: Event) -> None:
-        self._events.append(event)
-        self.attention = True
-        self._arrived.set()
+        with self._lock:
+            self._events.append(event)
+        self.look_again()
 
     def put(self, chunk: Chunk) -> None:
-        self._chunks.append(chunk)
+        with self._lock:
+            self._chunks.append(chunk)
         self._arrived.set()
 
     def put_back(self, chunk: Chunk) -> None:
         """The rest of a chunk that was being handed out."""
-        self._chunks.appendleft(chunk)
-        self._arrived.set()
+        with self._lock:
+            self._chunks.appendleft(chunk)
 
     def look_again(self) -> None:
-        """A partition was paused, resumed or moved."""
+        """Something needs attention."""
         self.attention = True
+        # Looked at afterwards, while `watch` looks at the attention afterwards: one of the two sees the other.
+        if (hand := self._hand) is not None:
+            hand.stop()
         self._arrived.set()
 
-    async def take(self, deadline: Deadline, ended: asyncio.Event | None = None) -> Event | Chunk | None:
-        """The next event or, if there is none, chunk that may be handed out. None at the deadline, or when the inbox is
-        empty and `ended`."""
-        while True:
-            self.attention = False
-            if self._events:
-                return self._events.popleft()
-            if (chunk := self.take_chunk()) is not None:
-                return chunk
-            if ended is not None and ended.is_set():
-                return None
+    def watch(self, hand: Hand) -> None:
+        """Stop this one, instead of those before, as soon as something needs attention."""
+        self._hand = hand
+        if self.attention:
+            hand.stop()
+
+    def take(self) -> Event | Chunk | None:
+        """The next event or, if there is none, chunk that may be handed out. None if nothing is there: then wait for
+        the signal."""
+        with self._lock:
             self._arrived.clear()
-            try:
-                async with asyncio.timeout(deadline.left_s()):
-                    await self._arrived.wait()
-            except TimeoutError:
-                return None
+            self.attention = False
+            return self._events.popleft() if self._events else self._take_chunk()
 
     def take_chunk(self) -> Chunk | None:
-        """The next chunk that may be handed out, if it is there already."""
+        """The next chunk that may be handed out, if it is there already and nothing needs attention."""
+        with self._lock:
+            return None if self.attention else self._take_chunk()
+
+    def _take_chunk(self) -> Chunk | None:
         waiting = deque[Chunk]()
         found = None
         while self._chunks and found is None:
@@ -168,33 +263,41 @@ class Inbox:
 
     def drop_void(self) -> None:
         """Let go of what will not be handed out."""
-        for _ in range(len(self._chunks)):
-            chunk = self._chunks.popleft()
-            if chunk.void:
-                chunk.source.give_back(chunk.size)
-            else:
-                self._chunks.append(chunk)
+        with self._lock:
+            for _ in range(len(self._chunks)):
+                chunk = self._chunks.popleft()
+                if chunk.void:
+                    chunk.source.give_back(chunk.size)
+                else:
+                    self._chunks.append(chunk)
 
 
-def hand_out(chunk: Chunk, inbox: Inbox) -> Iterator[Record]:
-    """The records of a chunk, one by one. A record counts as processed when the next one is asked for.
+def hand_out(chunk: Chunk, inbox: Inbox, end_offset: int | None = None) -> Iterator[Record]:
+    """The records of a chunk, up to `end_offset`, one by one. A record counts as processed when the next one is asked
+    for.
 
     Stops early if something needs attention; call `unfinished` afterwards. Raises CorruptBatch.
     """
+    # One after the other in C: a generator around each batch's generator would cost as much as a record's making.
+    return chain.from_iterable(_hands(chunk, inbox, end_offset))
+
+
+def _hands(chunk: Chunk, inbox: Inbox, end_offset: int | None) -> Iterator[Iterator[Record]]:
     reading, batches = chunk.reading, chunk.batches
-    while batches and not chunk.void:
-        batch = batches[0]
-        messages, info, offset = unpack(batch, reading.place, reading.position)
-        for message in messages:
-            record = Record(message, info, offset)
-            reading.safe = offset
-            offset += 1
-            reading.position = offset
-            yield record
-            if inbox.attention:
-                return
-        reading.safe = reading.position = max(reading.position, next_offset(batch))
+    while batches and not chunk.void and not inbox.attention:
+        unpacked = unpack(batches[0], reading.place, reading.position)
+        if end_offset is not None:
+            unpacked = unpacked.until(end_offset)
+        hand = Hand(unpacked)
+        if not reading.take_in_hand(hand, chunk.version):
+            return
+        inbox.watch(hand)
+        yield make_records(unpacked.values, hand.offsets, unpacked.batch)
+        if not reading.put_down(hand) or hand.position < hand.end:
+            return
         batches.popleft()
+        if end_offset is not None and hand.end >= end_offset:
+            batches.clear()
 
 
 def take_batch(chunk: Chunk, max_records: int) -> list[Record]:
@@ -207,9 +310,9 @@ def take_batch(chunk: Chunk, max_records: int) -> list[Record]:
         room = max_records - len(taken)
         taken += records[:room]
         if room < len(records):
-            reading.position = records[room].offset
+            reading.advance(records[room].offset)
         else:
-            reading.position = max(reading.position, next_offset(batch))
+            reading.advance(max(reading.position, next_offset(batch)))
             batches.popleft()
     return taken
 

@@ -1,8 +1,8 @@
-"""Received records: unpacked a batch at a time, each a light view of its message."""
+"""Received records: unpacked a batch at a time, each a light view of its batch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from cursus_grpc.errors import CorruptBatch
@@ -10,29 +10,51 @@ from cursus_grpc.types import TopicPartition
 from cursus_proto import codecs
 from cursus_proto import records as record_sets
 from cursus_proto.internal.v1.opaque_pb2 import RecordBatch
+from cursus_proto.uniform import cut_values
 from cursus_proto.v1 import records_pb2
 
 
 class BatchInfo:
-    """What the records of a batch have in common."""
+    """What the records of a batch share, and where the rest of them is found."""
 
-    __slots__ = ("append_time_ms", "partition", "topic")
+    __slots__ = ("_base_offset", "_messages", "_packed", "append_time_ms", "partition", "topic")
 
-    def __init__(self, place: TopicPartition, append_time_ms: int) -> None:
+    def __init__(
+        self,
+        place: TopicPartition,
+        append_time_ms: int,
+        base_offset: int,
+        packed: bytes,
+        messages: Sequence[records_pb2.Record] | None = None,
+    ) -> None:
+        """`messages` is what the plain set `packed` holds, if it was parsed already."""
         self.topic, self.partition = place
         self.append_time_ms = append_time_ms
+        self._base_offset = base_offset
+        self._packed = packed
+        self._messages = messages
+
+    def message(self, offset: int) -> records_pb2.Record:
+        """The record at this offset with all its fields. The first call parses the set, for all of its records."""
+        packed = self._packed  # looked at first: another thread may parse it meanwhile, and then lets go of it
+        messages = self._messages
+        if messages is None:
+            messages = self._messages = record_sets.unpack(packed)
+            self._packed = b""
+        return messages[offset - self._base_offset]
 
 
 class Record:
-    """A record as a consumer meets it. Fields besides value and offset are read from its message when asked for."""
+    """A record as a consumer meets it. Equal to another one if everything in it is, its place in the log included.
 
-    __slots__ = ("_batch", "_message", "offset", "value")
+    Fields besides value and offset are read from its batch when asked for. A record that is kept keeps its batch.
+    """
 
-    def __init__(self, message: records_pb2.Record, batch: BatchInfo, offset: int) -> None:
-        self._message = message
-        self._batch = batch
-        self.offset = offset
-        self.value: bytes = message.value
+    # Without an `__init__`: to call one takes longer than everything else that a record needs. See `make_records`.
+    __slots__ = ("_batch", "offset", "value")
+    _batch: BatchInfo
+    offset: int
+    value: bytes
 
     @property
     def topic(self) -> str:
@@ -78,11 +100,55 @@ class Record:
     def metadata(self) -> bytes:
         return self._message.metadata
 
+    @property
+    def _message(self) -> records_pb2.Record:
+        return self._batch.message(self.offset)
+
+    @property
+    def _place(self) -> tuple[str, int, int]:
+        return self._batch.topic, self._batch.partition, self.offset
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Record):
+            return NotImplemented
+        return (
+            self._place == other._place
+            and self.value == other.value
+            and self.append_time_ms == other.append_time_ms
+            and self._message == other._message
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._place)
+
     def __repr__(self) -> str:
         return (
             f"Record(topic={self.topic!r}, partition={self.partition}, offset={self.offset},"
             f" key={self.key!r}, value={self.value!r})"
         )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """By itself, without the batch it came in."""
+        return _restore, (self._place, self.append_time_ms, record_sets.pack([self._message]))
+
+
+def _restore(place: tuple[str, int, int], append_time_ms: int, packed: bytes) -> Record:
+    topic, partition, offset = place
+    messages = record_sets.unpack(packed)
+    batch = BatchInfo(TopicPartition(topic, partition), append_time_ms, offset, packed, messages)
+    (record,) = make_records([messages[0].value], [offset], batch)
+    return record
+
+
+def make_records(values: Iterable[bytes], offsets: Iterable[int], batch: BatchInfo) -> Iterator[Record]:
+    """Records of a batch, each made when it is asked for. They are then as short-lived as they can be, and that halves
+    their cost. An offset is taken only for a value that is there."""
+    for value, offset in zip(values, offsets):  # noqa: B905  # what stops handing out empties the values
+        record = Record()
+        record.value = value
+        record.offset = offset
+        record._batch = batch
+        yield record
 
 
 def next_offset(batch: RecordBatch) -> int:
@@ -96,35 +162,44 @@ def payload_bytes(batch: RecordBatch) -> int:
 
 
 class Unpacked(NamedTuple):
-    """The messages of a batch from some offset on. `Record(message, info, offset)` makes a record of one, which is
-    done one at a time where records are handed out one at a time: they are then as short-lived as they can be, and
-    that halves their cost."""
+    """The values of a batch from some offset on, and what makes records of them."""
 
-    messages: Sequence[records_pb2.Record]
-    info: BatchInfo
-    first_offset: int
+    values: list[bytes]
+    offsets: range
+    batch: BatchInfo
 
     def records(self) -> list[Record]:
-        return [Record(message, self.info, offset) for offset, message in enumerate(self.messages, self.first_offset)]
+        return list(make_records(*self))
+
+    def until(self, end_offset: int) -> Unpacked:
+        """Those of them that come before this offset."""
+        count = max(0, end_offset - self.offsets.start)
+        return Unpacked(self.values[:count], self.offsets[:count], self.batch)
 
 
 def unpack(batch: RecordBatch, place: TopicPartition, first_offset: int) -> Unpacked:
-    """The messages of a batch from `first_offset` on. Raises CorruptBatch."""
-    plain = codecs.is_plain(batch.codec)
-    packed = batch.records if plain else batch.compressed_records
+    """The records of a batch from `first_offset` on. Raises CorruptBatch."""
+    packed = batch.records if codecs.is_plain(batch.codec) else batch.compressed_records
     if record_sets.checksum(packed) != batch.records_crc32c:
         raise _corrupt(place, batch, "its checksum does not fit")
+    base, count = batch.base_offset, batch.record_count
+    messages: Sequence[records_pb2.Record] | None = None
     try:
-        messages = record_sets.unpack(packed, batch.codec)
-    except record_sets.MalformedRecordSet as error:
+        plain = codecs.decompress(batch.codec, packed)
+        values = cut_values(plain, count)
+        if values is None:
+            messages = record_sets.unpack(plain)
+            values = [message.value for message in messages]
+    except (codecs.CodecError, record_sets.MalformedRecordSet) as error:
         raise _corrupt(place, batch, str(error)) from error
-    if len(messages) != batch.record_count:
-        raise _corrupt(place, batch, f"it holds {len(messages)} records and claims {batch.record_count}")
-    base, info = batch.base_offset, BatchInfo(place, batch.append_time_ms)
+    if len(values) != count:
+        raise _corrupt(place, batch, f"it holds {len(values)} records and claims {count}")
+    # The packed set is kept only as long as somebody may ask for what is not in the values.
+    info = BatchInfo(place, batch.append_time_ms, base, plain if messages is None else b"", messages)
     if first_offset > base:
-        messages = messages[first_offset - base :]
-        base = first_offset
-    return Unpacked(messages, info, base)
+        del values[: first_offset - base]
+    start = max(base, first_offset)
+    return Unpacked(values, range(start, start + len(values)), info)
 
 
 def _corrupt(place: TopicPartition, batch: RecordBatch, what: str) -> CorruptBatch:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cursus_grpc import Record, TopicPartition
-from cursus_grpc._records import BatchInfo
+from cursus_grpc._records import BatchInfo, make_records
 from cursus_grpc.cli import formats
 from cursus_grpc.cli.records_in import from_json
 from cursus_proto.v1 import records_pb2
@@ -25,7 +25,8 @@ def record(
         message.headers.add(key=name, value=content)
     for name, one in rest.items():
         setattr(message, name, one)
-    return Record(message, BatchInfo(TopicPartition("orders", 3), 5), 42)
+    batch = BatchInfo(TopicPartition("orders", 3), 5, 42, b"", [message])
+    return next(make_records([value], [42], batch))
 
 
 def test_a_format_string_has_every_token() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -13,7 +16,7 @@ from cursus_grpc._consumer import CLOSE_S, Offsets, as_commits, as_places, place
 from cursus_grpc._consumer_core import ConsumerCore
 from cursus_grpc._consumer_settings import ConsumerOptions, ConsumerSettings
 from cursus_grpc._loop_thread import LoopThread
-from cursus_grpc._reading import Chunk, Failure, Rebalance, hand_out, take_batch
+from cursus_grpc._reading import Chunk, Failure, hand_out, take_batch
 from cursus_grpc._records import Record
 from cursus_grpc._retry import Deadline
 from cursus_grpc.errors import ClientClosed
@@ -59,7 +62,8 @@ class Consumer:
         self._hand: Iterator[Record] = iter(())
         loop = LoopThread.shared()
         self._run = loop.run
-        self._core = loop.make(lambda: ConsumerCore(addresses, settings))
+        self._arrived = threading.Event()
+        self._core = loop.make(lambda: ConsumerCore(addresses, settings, self._arrived))
         self._closed = False
         if topics or pattern:
             try:
@@ -120,8 +124,11 @@ class Consumer:
     # Records
 
     def __iter__(self) -> Iterator[Record]:
+        return chain.from_iterable(self._hands())
+
+    def _hands(self) -> Iterator[Iterator[Record]]:
         while True:
-            yield from self._hand
+            yield self._hand
             self._next_hand(Deadline(None))
 
     def poll(self, timeout_s: float | None = None) -> Record | None:
@@ -142,7 +149,7 @@ class Consumer:
             taken += take_batch(chunk, max_records - len(taken))
             if len(taken) == max_records:
                 break
-            self._chunk = chunk = self._run(core.take_more())
+            self._chunk = chunk = core.take_more()
         return taken
 
     def _next_hand(self, deadline: Deadline) -> bool:
@@ -156,17 +163,29 @@ class Consumer:
     def _next_chunk(self, deadline: Deadline) -> Chunk | None:
         core = self._open()
         while True:
-            found = self._run(core.take(self._chunk, deadline))
+            found = core.take(self._chunk)
             self._chunk = found if isinstance(found, Chunk) else None
+            if found is None:
+                if not self._something_arrived(deadline):
+                    return None
+                continue
             if isinstance(found, Failure):
                 raise found.error
-            if not isinstance(found, Rebalance):
+            if isinstance(found, Chunk):
                 return found
             _tell(self._on_revoked, places(found.revoked))
             _tell(self._on_lost or self._on_revoked, places(found.lost))
             self._run(core.prepare(found))
             _tell(self._on_assigned, places(found.assigned))
             self._run(core.finish(found))
+
+    def _something_arrived(self, deadline: Deadline) -> bool:
+        """Wait for it. False at the deadline."""
+        if self._arrived.wait(deadline.left_s()):
+            return True
+        # An application that polls without waiting would otherwise keep the client's thread from receiving anything.
+        time.sleep(0)
+        return self._arrived.is_set()
 
     def range(
         self, topic: str, partition: int, start: Place = BEGINNING, end_offset: int | None = None

@@ -11,9 +11,8 @@ from cursus_grpc._accumulator import Unrouted, as_bytes
 from cursus_grpc._batch import Delivery
 from cursus_grpc._channel import parse_bootstrap
 from cursus_grpc._loop_thread import LoopThread
-from cursus_grpc._producer import ProducerCore, ProducerOptions, ProducerSettings, attributes
+from cursus_grpc._producer import ProducerCore, ProducerOptions, ProducerSettings, RecordOptions, record_attributes
 from cursus_grpc.errors import BufferFull, ClientClosed, PartitionNotFound
-from cursus_grpc.types import Headers
 
 # A thread that sends without a pause leaves the interpreter to the event loop every 5 ms only, several times for each
 # batch. So it waits this long, once for each batch, if the loop falls behind.
@@ -63,40 +62,28 @@ class Producer:
         key: bytes | str | None = None,
         *,
         partition: int | None = None,
-        timestamp_ms: int | None = None,
-        headers: Headers | None = None,
-        event_type: bytes | str | None = None,
-        schema_version: int | None = None,
-        aggregate_version: int | None = None,
-        metadata: bytes | str | None = None,
+        **rest: Unpack[RecordOptions],
     ) -> Delivery:
         """Take a record; the delivery's `result()` tells where it was stored.
 
-        The partition is the one given, else the key's, else the next in turn. Blocks, for at most `max_block_s`, only
-        for a topic that was not used before and for room in the buffer.
+        The partition is the one given, else the key's, else the next in turn. `rest` may be a `timestamp_ms`,
+        `headers`, an `event_type`, a `schema_version`, an `aggregate_version` and `metadata`.
+
+        Blocks, for at most `max_block_s`, only for a topic that was not used before and for room in the buffer.
 
         Raises TopicNotFound, PartitionNotFound, RecordTooLarge, BufferFull, BrokerUnreachable, TlsFailed, ClientClosed:
         then the record was not taken.
         """
         if key is not None and type(key) is not bytes:
             key = as_bytes("key", key)
-        rest = None
-        if (
-            timestamp_ms is not None
-            or headers is not None
-            or event_type is not None
-            or schema_version is not None
-            or aggregate_version is not None
-            or metadata is not None
-        ):
-            rest = attributes(timestamp_ms, headers, event_type, schema_version, aggregate_version, metadata)
+        attributes = record_attributes(**rest) if rest else None
         accumulator = self._accumulator
         try:
-            delivery = accumulator.append(topic, value, key, partition, rest)
+            delivery = accumulator.append(topic, value, key, partition, attributes)
         except (Unrouted, BufferFull, PartitionNotFound) as obstacle:
             if self._closed:
                 raise ClientClosed("the producer is closed") from None
-            return self._loop.run(self._core.send_late(topic, value, key, partition, rest, obstacle))
+            return self._loop.run(self._core.send_late(topic, value, key, partition, attributes, obstacle))
         if accumulator.behind:
             accumulator.caught_up.wait(_TURN_S)
         return delivery
