@@ -15,7 +15,7 @@ import grpc
 from bench import batches
 
 # Private, and taken all the same: an option that is tuned for the broker has to count for its floor at once.
-from cursus_broker.rpc.server import _options as broker_options
+from cursus_broker.rpc.server import server_options
 from cursus_broker.settings import GrpcSettings, PublishSettings
 from cursus_proto.v1 import consume_service_pb2, publish_service_pb2
 from cursus_service.process import announce_ready, run, settle_memory
@@ -76,7 +76,7 @@ async def echo(_: bytes, __: object) -> bytes:
 
 async def serve(stop: asyncio.Event) -> None:
     """Serve on a free port until `stop` is set."""
-    server = grpc.aio.server(options=broker_options(GrpcSettings(), PublishSettings().max_batch_bytes))
+    server = grpc.aio.server(options=server_options(GrpcSettings(), PublishSettings().max_batch_bytes))
     streams: dict[str, Callable[[object, Call], Awaitable[None]]] = {
         "Answering": answering,
         "Sink": sink,

@@ -22,7 +22,7 @@ from cursus_broker.log.files import Files, RealFiles
 from cursus_broker.metadata.model import Snapshot
 from cursus_broker.metadata.store import MetadataStore
 from cursus_broker.observability.metrics import BrokerMetrics
-from cursus_broker.publish.publisher import Publisher, PublisherSettings
+from cursus_broker.publish.publisher import Admit, Publisher, PublisherSettings
 from cursus_broker.rpc.cluster import ClusterServicer, Identity
 from cursus_broker.rpc.consume import ConsumeServicer
 from cursus_broker.rpc.groups import GroupServicer
@@ -59,7 +59,9 @@ class Broker:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, settings: BrokerSettings, files: Files | None = None) -> AsyncIterator[Broker]:
+    async def open(
+        cls, settings: BrokerSettings, files: Files | None = None, admit: Admit | None = None
+    ) -> AsyncIterator[Broker]:
         """Lock the data directory, open metadata and logs. Leaving closes them, with everything synced."""
         with locked(settings.data_dir):
             settings.segment_dir.mkdir(parents=True, exist_ok=True)
@@ -80,21 +82,29 @@ class Broker:
                 catalog.on_change(coordinator.topics_changed)
                 metrics = BrokerMetrics()
                 metrics.watch(catalog, coordinator, lambda: engine.open_descriptors)
-                publisher = Publisher(catalog, _publisher_settings(settings), metrics, _runner(threads))
+                publisher = Publisher(catalog, _publisher_settings(settings), metrics, _runner(threads), admit)
                 yield cls(settings, snapshot, catalog, coordinator, publisher, metrics)
 
 
-async def serve(settings: BrokerSettings, stop: asyncio.Event, files: Files | None = None) -> None:
+async def serve(
+    settings: BrokerSettings,
+    stop: asyncio.Event,
+    files: Files | None = None,
+    *,
+    admit: Admit | None = None,
+    announce: Callable[..., None] = announce_ready,
+) -> None:
     """Run a broker until `stop` is set: take the ports, recover, serve, drain, sync, let go.
 
-    Raises StorageFailed if it cannot start.
+    Whoever tests with it may put other files below it, be asked to admit every batch, and be told of its addresses
+    instead of the reader of stdout. Raises StorageFailed if it cannot start.
     """
     started = time.monotonic()
     settings = _within_file_limit(settings)
     health = Health(NOT_LISTENING, {"broker": "starting"})
     async with HttpServer(health_handler(lambda: health)) as health_server:
         health_address = await _listen(health_server, settings.host, settings.health_port)
-        async with Broker.open(settings, files) as broker:
+        async with Broker.open(settings, files, admit) as broker:
             server = Server(settings.grpc, settings.publish.max_batch_bytes, broker.metrics)
             grpc_port = server.bind(settings.host, settings.grpc_port, settings.tls)
             async with (
@@ -106,7 +116,7 @@ async def serve(settings: BrokerSettings, stop: asyncio.Event, files: Files | No
                 await server.start(_servicers(broker, grpc_port, stopping))
                 settle_memory()
                 health = Health(None, {"broker": "ready"})
-                announce_ready(grpc=(settings.host, grpc_port), health=health_address, metrics=metrics_address)
+                announce(grpc=(settings.host, grpc_port), health=health_address, metrics=metrics_address)
                 log.info(
                     "broker.listening",
                     version=__version__,

@@ -131,6 +131,32 @@ async def test_enough_records_do_not_linger(open_engine: OpenEngine) -> None:
     await synced(log)
 
 
+async def test_logs_in_a_hurry_take_turns_and_none_has_to_linger(open_engine: OpenEngine) -> None:
+    files = HeldFiles()
+    engine = open_engine(files=files, linger_ms=3_600_000, flush_records=1)
+    logs = [(await engine.open("orders", number))[0] for number in range(5)]
+    for log in logs:
+        append(log, batch_of(b"x"), 0)
+    for log in logs:
+        await synced(log)
+    assert files.most_at_once == 1
+
+
+async def test_many_logs_in_a_hurry_are_synced_together(open_engine: OpenEngine) -> None:
+    files = HeldFiles()
+    files.may_sync.clear()
+    engine = open_engine(files=files, linger_ms=3_600_000, flush_records=1)
+    logs = [(await engine.open("orders", number))[0] for number in range(2 * BULK_AT)]
+    append(logs[0], batch_of(b"x"), 0)
+    await has_started(files)
+    for log in logs[1:]:
+        append(log, batch_of(b"x"), 0)
+    files.may_sync.set()
+    for log in logs:
+        await synced(log)
+    assert (files.syncs, files.file_system_syncs) == (1, 1)
+
+
 async def test_the_flusher_syncs_few_logs_at_a_time(open_engine: OpenEngine) -> None:
     files = HeldFiles()
     engine = open_engine(files=files, linger_ms=1)

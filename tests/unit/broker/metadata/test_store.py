@@ -52,7 +52,6 @@ async def test_what_was_written_is_there_after_opening_again(store: MetadataStor
     assert after.offsets == {"readers": {P0: CommittedOffset(7, "notiz ✓", 3_000)}}
     assert after.cluster_id == before.cluster_id
     assert (before.incarnation, after.incarnation) == (1, 2)
-    assert (store.created, again.created) == (True, False)
 
 
 async def test_a_topic_written_again_keeps_its_offsets(store: MetadataStore) -> None:

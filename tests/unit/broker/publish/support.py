@@ -157,6 +157,6 @@ async def desk(
             settings or PublisherSettings(1 << 20, 1_000, 1 << 30, auto_create_topics=False),
             tally,
             run,
-            clock,
+            now_ms=clock,
         )
         yield Desk(publisher, topic, tally, clock, in_thread)

@@ -1,24 +1,19 @@
 """A broker on the clients' own event loop, with switches for faults.
 
-It is the real one, `cursus_broker.app.serve`. What stands between it and its world are its files, which the log takes
-as an argument, and its publisher, whose `append` is wrapped once: the wrapper does nothing unless it runs in a task of
-a broker that was told to refuse.
+It is the real one, `cursus_broker.app.serve`, over files that can be slow or lose what was not synced, and it asks here
+before it admits a batch.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import io
 import random
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
 from pathlib import Path
-from typing import Final, TextIO, cast
+from typing import Final
 
 import structlog
 
@@ -26,20 +21,15 @@ from cursus_broker import errors as broker_errors
 from cursus_broker.app import serve
 from cursus_broker.log.files import RealFiles
 from cursus_broker.log.forgetful import ForgetfulFiles
-from cursus_broker.publish.acks import Receipt
-from cursus_broker.publish.publisher import Publisher
 from cursus_broker.publish.submission import Submission
 from cursus_broker.settings import PROFILES, BrokerSettings
 from cursus_grpc._loop_thread import LoopThread
 from cursus_grpc.testing._process import START_S, STOP_S, BrokerFailed
+from cursus_service.process import format_address
 from cursus_service.settings import load
 
 # Connections break at once when the broker ends: whoever tests wants to see that, not to wait for it.
 _GRACE_MS: Final = "0"
-
-Refusals = deque[broker_errors.CursusError]
-
-_refusals: ContextVar[Refusals] = ContextVar("cursus_refusals")
 
 
 class SlowFiles(RealFiles):
@@ -68,7 +58,7 @@ class InProcessBroker:
         self._flags = flags
         self._can_lose_power = can_lose_power
         self._files: SlowFiles | SlowForgetfulFiles | None = None
-        self._refusals: Refusals = deque()
+        self._refusals: deque[broker_errors.CursusError] = deque()
         self._loop = LoopThread.shared()
         self._stop: asyncio.Event | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -76,15 +66,12 @@ class InProcessBroker:
     def start(self, port: int) -> str:
         """Start it, on a port of its choice if 0, and answer its address. Raises BrokerFailed."""
         assert self._serving is None, "started twice"
-        _wrap_publisher()
         _log_with_the_process()
         settings = self._settings(port)
         files = self._open_files(settings)
-        ready = _ReadyLine(sys.stdout)
-        # The broker says that it is ready on stdout. Everything else that is printed meanwhile passes through.
-        with contextlib.redirect_stdout(cast("TextIO", ready)):
-            self._loop.run(self._launch(settings, files, ready))
-            ready.event.wait(START_S)
+        ready = _Ready()
+        self._loop.run(self._launch(settings, files, ready))
+        ready.event.wait(START_S)
         if not ready.address:
             cause = self._failure()
             raise BrokerFailed(f"the broker did not start: {cause}") from cause
@@ -101,11 +88,16 @@ class InProcessBroker:
             self._files = SlowForgetfulFiles(settings.segment_dir) if self._can_lose_power else SlowFiles()
         return self._files
 
-    async def _launch(self, settings: BrokerSettings, files: SlowFiles | SlowForgetfulFiles, ready: _ReadyLine) -> None:
-        _refusals.set(self._refusals)
+    async def _launch(self, settings: BrokerSettings, files: SlowFiles | SlowForgetfulFiles, ready: _Ready) -> None:
         self._stop = asyncio.Event()
-        self._serving = asyncio.create_task(serve(settings, self._stop, files), name="cursus-broker")
+        self._serving = asyncio.create_task(
+            serve(settings, self._stop, files, admit=self._admit, announce=ready.announce), name="cursus-broker"
+        )
         self._serving.add_done_callback(lambda _: ready.event.set())
+
+    def _admit(self, _submission: Submission) -> None:
+        if self._refusals:
+            raise self._refusals.popleft()
 
     def stop(self) -> None:
         if self._serving is not None:
@@ -162,33 +154,16 @@ def make_refusal(reason: str, metadata: Mapping[str, str]) -> broker_errors.Curs
     raise ValueError(f"no broker refuses with {reason!r}")
 
 
-class _ReadyLine(io.TextIOBase):
-    """Stands in for stdout until the ready line has come by."""
+class _Ready:
+    """Where the broker listens, once it does."""
 
-    def __init__(self, behind: TextIO) -> None:
+    def __init__(self) -> None:
         self.event = threading.Event()
         self.address = ""
-        self._behind = behind
 
-    def write(self, text: str) -> int:
-        if not self.address and text.startswith("ready "):
-            self.address = dict(part.split("=", 1) for part in text.split()[1:])["grpc"]
-            self.event.set()
-            return len(text)
-        return self._behind.write(text)
-
-    def flush(self) -> None:
-        self._behind.flush()
-
-
-_append = Publisher.append
-
-
-async def _append_or_refuse(publisher: Publisher, submission: Submission) -> Receipt:
-    refusals = _refusals.get(None)
-    if refusals:
-        raise refusals.popleft()
-    return await _append(publisher, submission)
+    def announce(self, *, grpc: tuple[str, int], **_others: tuple[str, int]) -> None:
+        self.address = format_address(*grpc)
+        self.event.set()
 
 
 def _log_with_the_process() -> None:
@@ -199,7 +174,3 @@ def _log_with_the_process() -> None:
             logger_factory=structlog.stdlib.LoggerFactory(),
             wrapper_class=structlog.stdlib.BoundLogger,
         )
-
-
-def _wrap_publisher() -> None:
-    Publisher.append = _append_or_refuse  # type: ignore[assignment, method-assign]  # the one hook there is: see the module

@@ -39,8 +39,8 @@ class LogSettings:
     )
     flush_records: int = setting(
         500,
-        help="Sync without lingering when this many records are unsynced. A log that was just synced rests first, for"
-        " nine times as long as that sync took: writing to a file that is being synced is slow.",
+        help="Sync without lingering when this many records of a partition are unsynced. The disk rests first, for nine"
+        " times as long as the last sync took: writing to a file that is being synced is slow.",
         minimum=1,
     )
     linger_ms: int = setting(

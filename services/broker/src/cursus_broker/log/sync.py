@@ -7,7 +7,6 @@ gathers. `Flusher` belongs to the engine: it starts the syncs nobody waits for, 
 from __future__ import annotations
 
 import asyncio
-import heapq
 import time
 from concurrent.futures import Executor
 from functools import partial
@@ -28,9 +27,10 @@ fdatasync also waits up to 5 ms to get the interpreter back, and the thousand to
 also writes what other programs have left dirty."""
 
 _REST: Final = 9
-"""A log whose last sync took t gets no background sync for this many t, unless its data has lingered long enough.
+"""After a background sync that took t no other is hurried for this many t; what has lingered long enough does not wait.
 Writing to a file that is being synced is slow: without the rest a busy log, in a hurry after every batch, would always
-be syncing, and an append took 220 µs instead of 60."""
+be syncing, and an append took 220 µs instead of 60. All logs rest together: a thousand of them would else be synced one
+by one, a batch each, before enough are dirty to be synced at once."""
 
 
 class SyncPlan(NamedTuple):
@@ -72,8 +72,6 @@ class GroupedSync:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self.synced_offset = synced_offset
         self.failure: StorageFailed | None = None
-        self._started_at = 0.0
-        self.rested_at = 0.0  # when the next sync that nobody waits for may start, by the loop's clock
 
     async def wait(self, upto: int) -> None:
         """Return once all below `upto` is synced, starting a sync if need be. Raises StorageFailed."""
@@ -99,7 +97,6 @@ class GroupedSync:
         """Start a sync unless one runs; answers the one that runs. Its result tells nothing: see `failure`."""
         if self._running is None:
             plan = self.source.plan_sync()
-            self._started_at = self._loop.time()
             self._running = self._loop.run_in_executor(self._executor, self.source.perform_sync, plan)
             self._running.add_done_callback(partial(self._performed, plan))
         return self._running
@@ -109,7 +106,6 @@ class GroupedSync:
         sync runs already."""
         if self._running is not None:
             return None
-        self._started_at = self._loop.time()
         self._running = bulk
         return self.source.plan_sync()
 
@@ -125,8 +121,6 @@ class GroupedSync:
     def finish(self, plan: SyncPlan, error: BaseException | None) -> None:
         """Take note of what became of a sync, and wake those it concerns."""
         self._running = None
-        now = self._loop.time()
-        self.rested_at = now + _REST * (now - self._started_at)
         if error is not None:
             self.failure = StorageFailed(f"sync failed: {error!r}; the log takes no more until it is opened anew")
             self.source.sync_failed(self.failure)
@@ -152,8 +146,8 @@ class GroupedSync:
 
 
 class Flusher:
-    """Starts background syncs: `linger_ms` after a log's first unsynced append; for a log in a hurry at once, or when
-    it has rested from the sync before. Few at a time, oldest deadline first; very many are synced together."""
+    """Starts background syncs: `linger_ms` after a log's first unsynced append, and at once for a log in a hurry when
+    the last sync is over for long enough. Few at a time, oldest deadline first; very many are synced together."""
 
     def __init__(self, files: Files, root: str, linger_ms: int, executor: Executor) -> None:
         self._files = files
@@ -161,11 +155,11 @@ class Flusher:
         self._linger = linger_ms / 1000
         self._executor = executor
         self._loop = asyncio.get_running_loop()
+        # The dirty logs in the order of their deadlines, which is the order they became dirty in.
         self._deadlines: dict[GroupedSync, float] = {}
-        # Earliest deadline first. An item whose deadline is not the log's any more is passed over.
-        self._queue: list[tuple[float, int, GroupedSync]] = []
-        self._count = 0
+        self._hurried: dict[GroupedSync, None] = {}  # those of them that are not to linger, in their order
         self._running = 0
+        self._rested_at = 0.0  # when the next hurried sync may start, by the loop's clock
         self._timer: asyncio.TimerHandle | None = None
         self.bulk_syncs = 0
 
@@ -175,87 +169,84 @@ class Flusher:
     def note_dirty(self, sync: GroupedSync) -> None:
         """The log has something unsynced since now."""
         if sync not in self._deadlines:
-            self._schedule(sync, self._loop.time() + self._linger)
+            self._deadlines[sync] = self._loop.time() + self._linger
+            if len(self._deadlines) == 1:
+                self._arm()
 
     def hurry(self, sync: GroupedSync) -> None:
-        """The log has enough unsynced: do not linger."""
-        if len(self._deadlines) >= BULK_AT:
-            # So many are dirty that somebody is always in a hurry. All linger, and are synced together.
-            self.note_dirty(sync)
-            return
-        deadline = self._deadlines.get(sync)
-        if deadline is None:
-            deadline = self._loop.time() + self._linger
-            self._schedule(sync, min(deadline, sync.rested_at))
-        elif deadline > sync.rested_at:
-            self._schedule(sync, sync.rested_at)
+        """The log has enough unsynced: do not linger longer than the rest takes."""
+        self.note_dirty(sync)
+        if sync not in self._hurried:
+            self._hurried[sync] = None
+            if len(self._hurried) == 1:
+                self._arm()
 
     def forget(self, sync: GroupedSync) -> None:
         self._deadlines.pop(sync, None)
+        self._hurried.pop(sync, None)
 
     def close(self) -> None:
         self._deadlines.clear()
-        self._queue.clear()
-        self._disarm()
+        self._hurried.clear()
+        self._arm()
 
-    def _schedule(self, sync: GroupedSync, deadline: float) -> None:
-        self._deadlines[sync] = deadline
-        self._count += 1
-        heapq.heappush(self._queue, (deadline, self._count, sync))
-        if self._queue[0][2] is sync:
-            self._disarm()
-            self._arm()
-
-    def _disarm(self) -> None:
+    def _arm(self) -> None:
+        """Set the timer to when there is something to do next."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def _arm(self) -> None:
-        # With all threads busy the end of a sync goes on with the queue.
-        if self._timer is None and self._queue and self._running < FLUSH_CONCURRENCY:
-            self._timer = self._loop.call_at(self._queue[0][0], self._due)
+        # With all threads busy the end of a sync goes on with the logs that wait.
+        if self._deadlines and self._running < FLUSH_CONCURRENCY:
+            deadline = next(iter(self._deadlines.values()))
+            if self._hurried and not self._running:
+                deadline = min(deadline, self._rested_at)
+            self._timer = self._loop.call_at(deadline, self._due)
 
     def _due(self) -> None:
-        self._timer = None
-        due = self._pop_due(FLUSH_CONCURRENCY - self._running)
+        due = self._pop_due(FLUSH_CONCURRENCY - self._running) or self._pop_hurried()
         if due and len(self._deadlines) >= BULK_AT:
             # All that is dirty, due or not: it is written anyway.
             due += [sync for sync in self._deadlines if sync.failure is None]
             self._deadlines.clear()
-            self._queue.clear()
+            self._hurried.clear()
             self._start_bulk(due)
             due = []
         for sync in due:
             self._running += 1
-            sync.start().add_done_callback(self._flushed)
+            sync.start().add_done_callback(partial(self._flushed, self._loop.time()))
         self._arm()
 
     def _pop_due(self, limit: int) -> list[GroupedSync]:
         now = self._loop.time()
         due: list[GroupedSync] = []
-        while self._queue and len(due) < limit:
-            deadline, _, sync = self._queue[0]
-            current = self._deadlines.get(sync) == deadline
-            if current and deadline > now:
+        while self._deadlines and len(due) < limit:
+            sync, deadline = next(iter(self._deadlines.items()))
+            if deadline > now:
                 break
-            heapq.heappop(self._queue)
-            if current:
-                del self._deadlines[sync]
-                if sync.failure is None:
-                    due.append(sync)
+            self.forget(sync)
+            if sync.failure is None:
+                due.append(sync)
         return due
+
+    def _pop_hurried(self) -> list[GroupedSync]:
+        """The log that has been in a hurry for longest, if it is time for one."""
+        if not self._hurried or self._running or self._loop.time() < self._rested_at:
+            return []
+        sync = next(iter(self._hurried))
+        self.forget(sync)
+        return [] if sync.failure is not None else [sync]
 
     def _start_bulk(self, syncs: list[GroupedSync]) -> None:
         # One future for all of them: with a thousand logs, one each would cost as much as their appends.
         bulk: asyncio.Future[None] = self._loop.create_future()
         parts = [(sync, plan) for sync in syncs if (plan := sync.join(bulk)) is not None]
-        self._running += 1
+        self._running += FLUSH_CONCURRENCY  # beside it another sync would only wait for the same disk
         self.bulk_syncs += 1
+        started = self._loop.time()
         synced = self._loop.run_in_executor(
             self._executor, self._sync_together, [(sync.source, plan) for sync, plan in parts]
         )
-        synced.add_done_callback(partial(self._bulk_done, bulk, parts))
+        synced.add_done_callback(partial(self._bulk_done, started, bulk, parts))
 
     def _sync_together(self, parts: list[tuple[Source, SyncPlan]]) -> list[Exception | None]:
         """Sync all plans at once and answer what became of each. Runs in a thread."""
@@ -272,6 +263,7 @@ class Flusher:
 
     def _bulk_done(
         self,
+        started: float,
         bulk: asyncio.Future[None],
         parts: list[tuple[GroupedSync, SyncPlan]],
         synced: asyncio.Future[list[Exception | None]],
@@ -279,11 +271,13 @@ class Flusher:
         for (sync, plan), error in zip(parts, synced.result(), strict=True):
             sync.finish(plan, error)
         bulk.set_result(None)
-        self._flushed(None)
+        self._running -= FLUSH_CONCURRENCY - 1
+        self._flushed(started, bulk)
 
-    def _flushed(self, _future: asyncio.Future[None] | None) -> None:
+    def _flushed(self, started: float, _future: asyncio.Future[None]) -> None:
+        now = self._loop.time()
+        self._rested_at = now + _REST * (now - started)
         self._running -= 1
-        self._disarm()
         self._due()
 
 

@@ -37,14 +37,13 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise StorageFailed(f"metadata database {path}: {error.strerror or error}", file=path) from error
 
 
-def open_database(path: Path) -> tuple[sqlite3.Connection, bool]:
-    """Open the database, creating it if there is no such file, and tell whether it was created.
+def open_database(path: Path) -> sqlite3.Connection:
+    """Open the database, creating it if there is no such file.
 
     Raises StorageFailed if the file is damaged, not ours, or newer than this broker. It is left as it is.
     """
     with storage_errors(path):
-        created = not path.exists()
-        if created:
+        if not path.exists():
             _create(path)
         elif path.stat().st_size == 0:
             # SQLite would take an empty file for a new database; ours are never empty, so this one lost its content.
@@ -59,7 +58,7 @@ def open_database(path: Path) -> tuple[sqlite3.Connection, bool]:
         except BaseException:
             connection.close()
             raise
-        return connection, created
+        return connection
 
 
 def load(connection: sqlite3.Connection) -> Snapshot:

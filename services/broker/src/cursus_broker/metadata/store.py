@@ -53,10 +53,8 @@ class _Write:
 class MetadataStore:
     """One open metadata database. Make it with `open`, end it with `close`, both on the event loop that uses it."""
 
-    def __init__(self, path: Path, thread: ThreadPoolExecutor, connection: sqlite3.Connection, created: bool) -> None:
+    def __init__(self, path: Path, thread: ThreadPoolExecutor, connection: sqlite3.Connection) -> None:
         self.path = path
-        self.created = created
-        """True if there was no database before: in a directory that holds logs, a reason to stop and ask."""
         self._thread = thread
         self._connection = connection
         self._waiting: deque[_Write] = deque()
@@ -71,11 +69,11 @@ class MetadataStore:
         """
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
         try:
-            opened = await asyncio.get_running_loop().run_in_executor(thread, database.open_database, path)
+            connection = await asyncio.get_running_loop().run_in_executor(thread, database.open_database, path)
         except BaseException:
             thread.shutdown(wait=False)
             raise
-        return cls(path, thread, *opened)
+        return cls(path, thread, connection)
 
     async def load(self) -> Snapshot:
         """Everything that is durable now."""

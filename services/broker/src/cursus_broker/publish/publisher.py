@@ -58,6 +58,10 @@ class Tally(Protocol):
     def duplicate(self, topic: str, kind: str, records: int) -> None: ...
 
 
+Admit = Callable[[Submission], None]
+"""Asked about every set before anything is done with it; refuses one by raising a CursusError."""
+
+
 class Publisher:
     """Takes sets from every kind of producer."""
 
@@ -67,12 +71,14 @@ class Publisher:
         settings: PublisherSettings,
         tally: Tally,
         in_thread: Callable[[Callable[[], Sequence[Record]]], Awaitable[Sequence[Record]]],
+        admit: Admit | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._catalog = catalog
         self._settings = settings
         self._tally = tally
         self._in_thread = in_thread
+        self._admit = admit
         self._now_ms = now_ms
 
     async def publish(self, submission: Submission) -> Receipt:
@@ -87,6 +93,8 @@ class Publisher:
         compressed set, to compare a repeated batch with the stored one, or while the partition's unsynced bytes
         are at their bound.
         """
+        if self._admit is not None:
+            self._admit(submission)
         topic = await self._find_topic(submission.topic)
         batch = check(submission, self._settings.max_batch_bytes)
         if submission.partition is None or self._must_look(topic, submission, batch):

@@ -80,7 +80,7 @@ class Server:
     """Serves the contract, health and reflection on one port."""
 
     def __init__(self, settings: GrpcSettings, max_batch_bytes: int, calls: guard.OpenCalls) -> None:
-        self._server = grpc.aio.server(options=_options(settings, max_batch_bytes))
+        self._server = grpc.aio.server(options=server_options(settings, max_batch_bytes))
         self._calls = calls
         self._gate = guard.Gate()
         self._health = grpc_health.aio.HealthServicer()
@@ -161,7 +161,7 @@ def _serializer(message: Descriptor) -> Callable[[Any], bytes] | None:
     return None if message.full_name in ENCODED_RESPONSES else GetMessageClass(message).SerializeToString
 
 
-def _options(settings: GrpcSettings, max_batch_bytes: int) -> list[tuple[str, int]]:
+def server_options(settings: GrpcSettings, max_batch_bytes: int) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", max_batch_bytes + _ENVELOPE_BYTES),
         ("grpc.max_send_message_length", -1),  # what was stored must be deliverable
