@@ -5,46 +5,42 @@ from __future__ import annotations
 from typing import Final
 
 from bench import batches, frames
-from bench.compare import Round, Side, Stopwatch, take_turns
+from bench.compare import Round, Side, take_turns
 from bench.jobs.consume import Consume
 from bench.jobs.gateway import ConsumedFrames, ConsumeFrames, PublishFrames
 from bench.measures.consume import consume_round
-from bench.processes import broker as start_broker
-from bench.processes import gateway as start_gateway
-from bench.processes import worker as start_worker
+from bench.measures.gateway_stage import stage
 from bench.report import Bound, Result, ratio
-from bench.setting import Setting, topics
+from bench.setting import Setting
 
 BAR: Final = 0.40
 CONNECTIONS: Final = 4
+MIXED_SHARE: Final = 8
+"""Records of mixed sizes are read so much slower that an eighth of them takes as long."""
 
 
 async def measure(setting: Setting) -> Result:
     count = setting.scale.consumed_batches // CONNECTIONS * CONNECTIONS
-    async with (
-        start_broker(setting.scratch / "broker") as broker,
-        start_gateway(setting.scratch, broker.address) as gateway,
-        start_worker(setting.scratch) as client,
-        topics(broker.address) as admin,
-    ):
-        for topic, mixed_sizes in (("same-size", False), ("mixed-sizes", True)):
-            await admin.create(topic)
-            await client.run(PublishFrames(gateway.address, topic, count, CONNECTIONS, mixed_sizes))
+    mixed_count = count // MIXED_SHARE // CONNECTIONS * CONNECTIONS
+    async with stage(setting) as on:
+        for topic, stored, mixed_sizes in (("same-size", count, False), ("mixed-sizes", mixed_count, True)):
+            await on.admin.create(topic)
+            await on.client.run(PublishFrames(on.gateway.address, topic, stored, CONNECTIONS, mixed_sizes))
 
         async def directly(_: int) -> Round:
-            job = Consume(broker.address, "same-size", count, set_bytes=frames.stored_set_bytes("same-size"))
-            return await consume_round(client, broker, job)
+            job = Consume(on.broker.address, "same-size", count, set_bytes=frames.stored_set_bytes("same-size"))
+            return await consume_round(on.client, on.broker, job)
 
-        async def through_gateway(topic: str) -> Round:
-            watch = Stopwatch(gateway, broker)
-            job = ConsumeFrames(gateway.address, topic, count * batches.RECORDS_PER_BATCH, CONNECTIONS)
-            done = ConsumedFrames(**await client.run(job))
+        async def through_gateway(topic: str, stored: int) -> Round:
+            watch = on.stopwatch()
+            job = ConsumeFrames(on.gateway.address, topic, stored * batches.RECORDS_PER_BATCH, CONNECTIONS)
+            done = ConsumedFrames(**await on.client.run(job))
             return watch.round(done.messages, done.seconds, done.client_cpu_seconds)
 
         sides = [
             Side("direct", directly),
-            Side("gateway", lambda _: through_gateway("same-size")),
-            Side("gateway, mixed sizes", lambda _: through_gateway("mixed-sizes")),
+            Side("gateway", lambda _: through_gateway("same-size", count)),
+            Side("gateway, mixed sizes", lambda _: through_gateway("mixed-sizes", mixed_count)),
         ]
         direct, same_size, mixed = await take_turns("gateway-consume", sides, setting, "records/s")
     return Result(

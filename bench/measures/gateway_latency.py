@@ -8,12 +8,10 @@ from bench.compare import Round, Side, take_turns
 from bench.jobs.gateway import CommandLatency
 from bench.jobs.latency import Latencies
 from bench.jobs.unary import CallLatency
+from bench.measures.gateway_stage import stage
 from bench.measures.latency import RATE, UNIT, latency_round, median_figures, percentile, worst
-from bench.processes import broker as start_broker
-from bench.processes import gateway as start_gateway
-from bench.processes import worker as start_worker
 from bench.report import Bound, Result, ratio
-from bench.setting import Setting, topics
+from bench.setting import Setting
 
 BAR: Final = 2.0
 CONNECTIONS: Final = 16
@@ -24,27 +22,22 @@ async def measure(setting: Setting) -> Result:
     count = setting.scale.latency_count // CONNECTIONS * CONNECTIONS
     seconds = count / RATE
     medians: dict[str, list[float]] = {"unary call": [], "gateway": []}
-    async with (
-        start_broker(setting.scratch / "broker") as broker,
-        start_gateway(setting.scratch, broker.address) as gateway,
-        start_worker(setting.scratch) as client,
-        topics(broker.address) as admin,
-    ):
+    async with stage(setting) as on:
 
         async def directly(number: int) -> Round:
-            async with admin.temporary(f"direct-{number}") as topic:
-                cpu_started = broker.cpu_seconds()
-                found = Latencies(**await client.run(CallLatency(broker.address, topic, count, RATE)))
+            async with on.admin.temporary(f"direct-{number}") as topic:
+                cpu_started = on.broker.cpu_seconds()
+                found = Latencies(**await on.client.run(CallLatency(on.broker.address, topic, count, RATE)))
                 medians["unary call"].append(percentile(found.microseconds, 50))
-                return latency_round(found, broker.cpu_seconds() - cpu_started, seconds)
+                return latency_round(found, on.broker.cpu_seconds() - cpu_started, seconds)
 
         async def through_gateway(number: int) -> Round:
-            async with admin.temporary(f"gateway-{number}") as topic:
-                cpu_started = gateway.cpu_seconds() + broker.cpu_seconds()
-                job = CommandLatency(gateway.address, topic, count, RATE, CONNECTIONS)
-                found = Latencies(**await client.run(job))
+            async with on.admin.temporary(f"gateway-{number}") as topic:
+                cpu_started = on.gateway.cpu_seconds() + on.broker.cpu_seconds()
+                job = CommandLatency(on.gateway.address, topic, count, RATE, CONNECTIONS)
+                found = Latencies(**await on.client.run(job))
                 medians["gateway"].append(percentile(found.microseconds, 50))
-                cpu_seconds = gateway.cpu_seconds() + broker.cpu_seconds() - cpu_started
+                cpu_seconds = on.gateway.cpu_seconds() + on.broker.cpu_seconds() - cpu_started
                 return latency_round(found, cpu_seconds, seconds)
 
         sides = [Side("unary call, p99", directly), Side("gateway, p99", through_gateway)]

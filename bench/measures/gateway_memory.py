@@ -6,11 +6,9 @@ from typing import Final
 
 from bench.compare import progress
 from bench.jobs.gateway import Idle
-from bench.processes import broker as start_broker
-from bench.processes import gateway as start_gateway
-from bench.processes import worker as start_worker
+from bench.measures.gateway_stage import stage
 from bench.report import Bound, Figure, Result
-from bench.setting import Setting, topics
+from bench.setting import Setting
 
 BAR_MB: Final = 100.0
 CONNECTIONS: Final = 1_000
@@ -19,18 +17,13 @@ MB: Final = 1e6
 
 
 async def measure(setting: Setting) -> Result:
-    async with (
-        start_broker(setting.scratch / "broker") as broker,
-        start_gateway(setting.scratch, broker.address) as gateway,
-        start_worker(setting.scratch) as client,
-        topics(broker.address) as admin,
-    ):
-        await admin.create(TOPIC)
-        before, _ = gateway.memory()
-        await client.stall(Idle(gateway.address, TOPIC, CONNECTIONS))
-        during, own = gateway.memory()
+    async with stage(setting) as on:
+        await on.admin.create(TOPIC)
+        before, _ = on.gateway.memory()
+        await on.client.stall(Idle(on.gateway.address, TOPIC, CONNECTIONS))
+        during, own = on.gateway.memory()
         progress(f"gateway-memory: {before / MB:.1f} MB before, {during / MB:.1f} MB with {CONNECTIONS:,} connections")
-        await client.resume()
+        await on.client.resume()
     return Result(
         "gateway-memory",
         f"Gateway: resident memory with {CONNECTIONS:,} idle connections",

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from bench import batches
-from bench.compare import Round, Side, Stopwatch, take_turns
+from bench.compare import Round, Side, take_turns
 from bench.jobs.gateway import PublishFrames
 from bench.jobs.publish import Publish, Published
+from bench.measures.gateway_stage import stage
 from bench.measures.publish import publish_round
-from bench.processes import broker as start_broker
-from bench.processes import gateway as start_gateway
-from bench.processes import worker as start_worker
 from bench.report import Bound, Result, ratio
-from bench.setting import Setting, topics
+from bench.setting import Setting
 
 BAR: Final = 0.40
 CONNECTIONS: Final = 4
@@ -21,22 +19,17 @@ CONNECTIONS: Final = 4
 
 async def measure(setting: Setting) -> Result:
     count = setting.scale.batches
-    async with (
-        start_broker(setting.scratch / "broker") as broker,
-        start_gateway(setting.scratch, broker.address) as gateway,
-        start_worker(setting.scratch) as client,
-        topics(broker.address) as admin,
-    ):
+    async with stage(setting) as on:
 
         async def directly(number: int) -> Round:
-            async with admin.temporary(f"direct-{number}") as topic:
-                return await publish_round(client, broker, Publish(broker.address, topic, count))
+            async with on.admin.temporary(f"direct-{number}") as topic:
+                return await publish_round(on.client, on.broker, Publish(on.broker.address, topic, count))
 
         async def through_gateway(number: int, *, mixed_sizes: bool) -> Round:
-            async with admin.temporary(f"gateway-{number}-{mixed_sizes}") as topic:
-                watch = Stopwatch(gateway, broker)
-                job = PublishFrames(gateway.address, topic, count, CONNECTIONS, mixed_sizes)
-                done = Published(**await client.run(job))
+            async with on.admin.temporary(f"gateway-{number}-{mixed_sizes}") as topic:
+                watch = on.stopwatch()
+                job = PublishFrames(on.gateway.address, topic, count, CONNECTIONS, mixed_sizes)
+                done = Published(**await on.client.run(job))
                 return watch.round(count * batches.RECORDS_PER_BATCH, done.seconds, done.client_cpu_seconds)
 
         sides = [

@@ -73,12 +73,14 @@ class Requests:
     def __init__(self, services: Services, session: Asker) -> None:
         self._services = services
         self._session = session
+        # Bound here, not at each event: that would be the larger part of one that nobody wants to see.
+        self._log = log.bind(peer=session.peer)
 
     async def serve(self, meaning: Body) -> None:
         """Serves one request to its end and writes its answer."""
         match meaning:
             case Unreadable(reply, close):
-                log.warning("request.unreadable", peer=self._session.peer, answer=reply)
+                self._log.warning("request.unreadable", answer=reply)
                 self._services.metrics.errors.labels("UNREADABLE").inc()
                 self._session.write_text(reply)
                 if close:
@@ -120,7 +122,7 @@ class Requests:
             if refused.reason not in ("TOPIC_NOT_FOUND", "INVALID_TOPIC_NAME"):
                 self._session.write_text(spell(refused))
                 return
-            log.warning("request.unreadable", peer=self._session.peer, answer=replies.NOT_UNDERSTOOD)
+            self._log.warning("request.unreadable", answer=replies.NOT_UNDERSTOOD)
             self._session.write_text(replies.NOT_UNDERSTOOD)
             self._session.close()
 
@@ -128,13 +130,13 @@ class Requests:
         try:
             request = dialect.parse(text)
         except Malformed as malformed:
-            log.warning("request.malformed", peer=self._session.peer, answer=str(malformed))
+            self._log.warning("request.malformed", answer=str(malformed))
             self._services.metrics.command("MALFORMED", "error")
             self._session.write_text(str(malformed))
             if malformed.close:
                 self._session.close()
             return
-        log.debug("request", peer=self._session.peer, command=request.name, dialect=request.dialect.value)
+        self._log.debug("request", command=request.name, dialect=request.dialect.value)
         self._note(request)
         try:
             await self._run(request, raw)
@@ -144,9 +146,7 @@ class Requests:
             self._services.metrics.errors.labels(refused.reason).inc()
             self._session.write_text(refusal_text(request, refused, classified=self._session.structured_errors))
             if isinstance(request.command, c.ConsumeAll):
-                log.warning(
-                    "consume.failed", peer=self._session.peer, topic=request.command.topic, reason=refused.reason
-                )
+                self._log.warning("consume.failed", topic=request.command.topic, reason=refused.reason)
                 self._session.close()
 
     def _note(self, request: Request) -> None:
@@ -171,7 +171,7 @@ class Requests:
                     session.send(parts)
                     sent += len(parts)
                     await session.writable()
-                log.info("stream.completed", peer=self._session.peer, topic=command.topic, messages=sent)
+                self._log.info("stream.completed", topic=command.topic, messages=sent)
                 self._session.close()
             case c.Stream() as command:
                 self._services.peers.moved_on(self._session.peer, command.group, command.topic, command.partition)
@@ -211,6 +211,6 @@ class Requests:
         elif isinstance(error, Refused):
             self._session.write_text(spell(error))
         elif error is not None:
-            log.error("session.push.failed", peer=self._session.peer, exc_info=error)
+            self._log.error("session.push.failed", exc_info=error)
             self._session.close()
         self._session.push_ended(push)

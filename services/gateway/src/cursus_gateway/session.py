@@ -12,6 +12,7 @@ fit.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict, deque
 from collections.abc import Coroutine
 from hashlib import blake2b
@@ -206,9 +207,11 @@ class Session:
         return True
 
     def _read_head(self, body: bytes) -> None:
-        with self._services.metrics.translation.time():
-            self._head = bodies.read(body)
+        started = time.perf_counter()
+        self._head = bodies.read(body)
         self._head_read = True
+        if isinstance(self._head, LegacyBatch):
+            self._services.metrics.translation.observe(time.perf_counter() - started)
 
     async def _serve(self, meaning: Body, size: int) -> None:
         try:

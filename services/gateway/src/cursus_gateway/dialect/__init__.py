@@ -15,7 +15,7 @@ from cursus_gateway.dialect.commands import (
     NotServed,
     Request,
 )
-from cursus_gateway.dialect.texts import is_clean, to_text, words_of
+from cursus_gateway.dialect.texts import first_word, is_clean, to_text, words_of
 
 __all__ = ["Dialect", "Malformed", "Request", "parse"]
 
@@ -26,7 +26,7 @@ _TOPIC_THEN_MESSAGE: Final = re.compile(r"(?:^|.*?[ \t\r\n])topic=[^ \t\r\n]+.*?
 def parse(raw: bytes) -> Request:
     """The request in a command's trimmed bytes. Raises Malformed with the answer."""
     text = to_text(raw)
-    word = words_of(text)[0]
+    word = first_word(text)
     name, arguments = word.upper(), text[len(word) :].strip(" \t\r\n")
     assert name in KEYWORDS, "body.py hands over nothing else"
     if not is_clean(arguments if name != "PUBLISH" else word):

@@ -27,6 +27,11 @@ def is_clean(text: str) -> bool:
     return True
 
 
+def first_word(text: str) -> str:
+    """The first word of a trimmed text, which may go on for megabytes."""
+    return _SPACE.split(text, 1)[0]
+
+
 def words_of(text: str) -> list[str]:
     """The words of a text. Only ASCII white space separates them: a no-break space may be part of a name."""
     return [word for word in _SPACE.split(text) if word]
