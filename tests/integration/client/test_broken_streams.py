@@ -37,8 +37,8 @@ async def stored(broker: Broker, topic: str) -> dict[TopicPartition, list[bytes]
     "faults",
     [
         Faults(lose_request=0.02),
-        Faults(lose_answer=0.05),
-        Faults(repeat_answer=0.1),
+        Faults(lose_answer=0.2),  # several batches are answered at once
+        Faults(repeat_answer=0.2),
         Faults(lose_request=0.01, lose_answer=0.03, repeat_answer=0.05),
     ],
     ids=["requests", "answers", "repeated", "everything"],

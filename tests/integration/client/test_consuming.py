@@ -331,3 +331,22 @@ async def test_mistakes_are_told_as_such(face: Face, broker: Broker, filled: str
             await consumer.assign([p(filled, 0)])
     with pytest.raises(errors.ClientClosed):
         await consumer.poll(0.0)
+
+
+NOT_TEXT = "\ud800"
+
+
+async def test_a_name_that_is_not_text_is_refused_at_once(face: Face, broker: Broker, filled: str) -> None:
+    """The message that names it could not be built, on the client's own loop, and the consumer waited for ever."""
+    for options in ({"group": NOT_TEXT}, {"group": b"\xff"}, {"group": filled, "instance_id": NOT_TEXT}):
+        with pytest.raises(ValueError, match="text"):
+            async with face.consumer(broker.address, **options):
+                pass
+    async with face.consumer(broker.address, group=filled) as consumer:
+        for topics, pattern in (([NOT_TEXT], ""), ([], NOT_TEXT)):
+            with pytest.raises(ValueError, match="text"):
+                await consumer.subscribe(topics, pattern)
+        with pytest.raises(ValueError, match="text"):
+            await consumer.assign([p(NOT_TEXT, 0)])
+        with pytest.raises(ValueError, match="text"):
+            await consumer.range(NOT_TEXT, 0, 0, 5)

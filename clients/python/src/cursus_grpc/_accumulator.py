@@ -249,9 +249,10 @@ class Accumulator(Generic[DeliveryType]):
     # The sender's side
 
     def enqueue(self, lane: Lane) -> None:
-        """The lane may have something to send. For the event loop, which need not be woken."""
+        """Look at the lane again, if it has something to send. For the event loop, which need not be woken."""
         with self.lock:
-            self._enqueue(lane)
+            if lane.waiting:
+                self._enqueue(lane)
 
     def pop_sealed(self, lane: Lane) -> Batch | None:
         """The oldest full batch of the lane. The caller holds the lock."""

@@ -78,12 +78,12 @@ class AsyncConsumer:
 
         Raises ValueError for addresses and options that make no sense.
         """
+        self._core: ConsumerCore | None = None
         self._bootstrap = parse_bootstrap(bootstrap)
         self._settings = ConsumerSettings(**options)
         self._topics = [topics] if isinstance(topics, str) else list(topics)
         self._pattern = pattern
         self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
-        self._core: ConsumerCore | None = None
         self._arrived = asyncio.Event()
         self._chunk: Chunk | None = None
         self._hand: Iterator[Record] = iter(())

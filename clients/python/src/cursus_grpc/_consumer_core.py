@@ -65,6 +65,8 @@ class ConsumerCore:
             raise ValueError("to subscribe a consumer needs a group; `assign` does without")
         if not names and not pattern:
             raise ValueError("subscribe to at least one topic or a pattern")
+        for name in [*names, pattern]:
+            _convert.require_text("a topic's name or pattern", name)
         self._require_unused()
         self._membership = Membership(
             MembershipSettings(
@@ -91,6 +93,8 @@ class ConsumerCore:
         where the group left off or the reset policy says. Raises ValueError, NoCommittedOffset."""
         if self._membership is not None:
             raise ValueError("a consumer that subscribed is assigned its partitions by the group")
+        for topic, _ in partitions:
+            _convert.require_text("a topic's name", topic)
         await self._let_go(list(self.assignment.values()))
         unplaced = [place for place, start in partitions.items() if start is None]
         left_off = await self._starts_without_place(unplaced)
@@ -270,6 +274,7 @@ class ConsumerCore:
 
     async def open_range(self, place: TopicPartition, start: Place, end_offset: int | None) -> RangeReader:
         """Read one partition from a place up to an offset (None: the end as it is now), beside everything else."""
+        _convert.require_text("the topic's name", place.topic)
         inbox = Inbox(arrived := asyncio.Event())
         stream = PartitionStream(
             Reading(place),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from cursus_grpc._channel import MIB
-from cursus_grpc._convert import STRATEGIES
+from cursus_grpc._convert import STRATEGIES, require_text
 from cursus_grpc.types import TLS, Reset, Strategy
 
 
@@ -60,3 +60,7 @@ class ConsumerSettings:
             raise ValueError("auto_commit_interval_ms, prefetch_bytes and request_timeout_s must be positive")
         if self.group == "":
             raise ValueError("group must not be empty")
+        # Found out here: later it would be a broken message, on an event loop that nobody watches.
+        for name in ("group", "instance_id", "client_id"):
+            if (value := getattr(self, name)) is not None:
+                require_text(name, value)

@@ -56,6 +56,16 @@ _CONFIG_FIELDS: Final = (
 )
 
 
+def require_text(name: str, value: object) -> None:
+    """Raises ValueError for what a message does not take as text."""
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be text, not {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} is not valid text: {value!r}") from error
+
+
 def place_to_proto(place: Place) -> OffsetSpec:
     """Raises TypeError for what is no place."""
     match place:

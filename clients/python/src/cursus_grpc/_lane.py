@@ -77,6 +77,11 @@ class Lane:
         """Whether nothing waits and nothing is in flight."""
         return self.open is None and not self.sealed and not self.in_flight
 
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to send, though perhaps not now. The caller holds the accumulator's lock."""
+        return self.open is not None or bool(self.sealed) or self.must_resend()
+
     # Sending
 
     def must_resend(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -16,6 +17,34 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 _EXIT_S: Final = 2.0
+
+
+class Wakeup:
+    """Like `threading.Event` for one thread that waits, which it wakes in half the time. Waiting takes the signal back.
+
+    >>> wakeup = Wakeup()
+    >>> wakeup.set()
+    >>> wakeup.wait(0), wakeup.wait(0)
+    (True, False)
+    """
+
+    __slots__ = ("_unset",)
+
+    def __init__(self) -> None:
+        self._unset = threading.Lock()  # held while the signal is not given
+        self._unset.acquire()
+
+    def set(self) -> None:
+        """For any thread."""
+        with contextlib.suppress(RuntimeError):  # it was given already
+            self._unset.release()
+
+    def clear(self) -> None:
+        self._unset.acquire(blocking=False)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """False if the timeout came first."""
+        return self._unset.acquire(timeout=-1 if timeout_s is None else timeout_s)
 
 
 class LoopThread:

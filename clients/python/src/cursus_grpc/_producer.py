@@ -13,6 +13,7 @@ from typing import Final, Generic, Literal, Self, TypedDict, Unpack
 from cursus_grpc._accumulator import Accumulator, AccumulatorSettings, Attributes, DeliveryType, Unrouted, as_bytes
 from cursus_grpc._batch import AsyncDelivery, DeliveryCallback, finish, settled
 from cursus_grpc._channel import MIB, Connections, ConnectionSettings, parse_bootstrap
+from cursus_grpc._convert import require_text
 from cursus_grpc._lane import MAX_IN_FLIGHT
 from cursus_grpc._metadata import ClusterView
 from cursus_grpc._retry import Deadline
@@ -86,6 +87,7 @@ class ProducerSettings:
             raise ValueError("batch_bytes, batch_records and buffer_bytes must be positive")
         if min(self.delivery_timeout_s, self.request_timeout_s, self.metadata_max_age_s) <= 0:
             raise ValueError("delivery_timeout_s, request_timeout_s and metadata_max_age_s must be positive")
+        require_text("client_id", self.client_id)
         if not 1 <= self.max_in_flight <= MAX_IN_FLIGHT:
             raise ValueError(f"max_in_flight is 1 to {MAX_IN_FLIGHT}, not {self.max_in_flight}")
 
@@ -257,9 +259,9 @@ class AsyncProducer:
 
         Raises ValueError for addresses and options that make no sense.
         """
+        self._core: ProducerCore[AsyncDelivery] | None = None
         self._bootstrap = parse_bootstrap(bootstrap)
         self._settings = ProducerSettings(**options)
-        self._core: ProducerCore[AsyncDelivery] | None = None
         self._closed = False
 
     async def __aenter__(self) -> Self:

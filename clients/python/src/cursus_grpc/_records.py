@@ -179,13 +179,15 @@ class Unpacked(NamedTuple):
 
 def unpack(batch: RecordBatch, place: TopicPartition, first_offset: int) -> Unpacked:
     """The records of a batch from `first_offset` on. Raises CorruptBatch."""
-    packed = batch.records if codecs.is_plain(batch.codec) else batch.compressed_records
+    codec = batch.codec
+    is_plain = codecs.is_plain(codec)
+    packed = batch.records if is_plain else batch.compressed_records
     if record_sets.checksum(packed) != batch.records_crc32c:
         raise _corrupt(place, batch, "its checksum does not fit")
     base, count = batch.base_offset, batch.record_count
     messages: Sequence[records_pb2.Record] | None = None
     try:
-        plain = codecs.decompress(batch.codec, packed)
+        plain = packed if is_plain else codecs.decompress(codec, packed)
         values = cut_values(plain, count)
         if values is None:
             messages = record_sets.unpack(plain)

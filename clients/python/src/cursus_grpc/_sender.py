@@ -306,7 +306,8 @@ class _PublishStream:
                     raise BrokerUnreachable(f"{self._address} answers out of step: {error}") from error
             self._accumulator.settle(verdicts)
             self._answered.set()
-            self.work.set()
+            if self._accumulator.ready:
+                self.work.set()
         raise BrokerUnreachable(f"{self._address} ended the stream")
 
     def _match(self, outcome: pb.PublishOutcome) -> list[Verdict]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from cursus_grpc._commits import CommitCallback
 from cursus_grpc._consumer import CLOSE_S, Offsets, as_commits, as_places, places
 from cursus_grpc._consumer_core import ConsumerCore
 from cursus_grpc._consumer_settings import ConsumerOptions, ConsumerSettings
-from cursus_grpc._loop_thread import LoopThread
+from cursus_grpc._loop_thread import LoopThread, Wakeup
 from cursus_grpc._reading import Chunk, Failure, hand_out, take_batch
 from cursus_grpc._records import Record
 from cursus_grpc._retry import Deadline
@@ -62,7 +61,7 @@ class Consumer:
         self._hand: Iterator[Record] = iter(())
         loop = LoopThread.shared()
         self._run = loop.run
-        self._arrived = threading.Event()
+        self._arrived = Wakeup()
         self._core = loop.make(lambda: ConsumerCore(addresses, settings, self._arrived))
         self._closed = False
         if topics or pattern:
@@ -185,7 +184,7 @@ class Consumer:
             return True
         # An application that polls without waiting would otherwise keep the client's thread from receiving anything.
         time.sleep(0)
-        return self._arrived.is_set()
+        return self._arrived.wait(0.0)
 
     def range(
         self, topic: str, partition: int, start: Place = BEGINNING, end_offset: int | None = None
