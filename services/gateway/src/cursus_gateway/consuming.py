@@ -20,9 +20,9 @@ from cursus_proto.internal.v1 import opaque_pb2
 from cursus_proto.v1 import consume_service_pb2 as pb
 from cursus_proto.v1 import topic_service_pb2
 
-# Twice what 8192 small records take: larger ones come in more answers, since all of this is in memory several times
-# while an answer is written, for every connection that asks. As messages they take more, but less than an answer may.
-_FETCH_BYTES: Final = 2 * MIB
+# What 8192 small records take: larger ones come in more answers, since all of this is in memory several times while an
+# answer is written, for every connection that asks. As messages they take more, but less than an answer may.
+_FETCH_BYTES: Final = MIB
 _MAX_WAIT_MS: Final = 25_000
 _MAX_FETCHED_PARTITIONS: Final = 1_000
 

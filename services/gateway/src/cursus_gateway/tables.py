@@ -35,13 +35,15 @@ _KEY: Final = 0x0A
 _VALUE: Final = 0x12
 _SEQUENCE: Final = 0x48
 _BIG_ENDIAN: Final = np.dtype(">u8")
-# Longer ones end in a byte whose upper bits protobuf drops; no producer counts that far.
-_MAX_SEQUENCE_BYTES: Final = 9
+_LITTLE_ENDIAN: Final = np.dtype("<u8")
+# A tag and a sequence below 2**49, which are read as one word. No producer counts farther.
+_MAX_TAIL_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Where the parts of a row begin, and how long its variable parts are. A row without a key has it at its middle."""
+    """Where the parts of a row begin, and how long its variable parts are. Without a key its head reaches to the
+    payload."""
 
     stride: int
     key_at: int
@@ -73,12 +75,13 @@ class Table:
         shape = _shape(packed, len(packed) // rows)
         if shape is None:
             return None
-        for begin, end in ((0, shape.key_at), (shape.key_at + shape.key_bytes, shape.payload_at)):
-            if _cut(packed, rows, shape.stride, begin, end) != packed[begin:end] * rows:
-                return None
+        if not _is_constant(packed, rows, shape.stride, 0, shape.key_at):
+            return None
+        if not _is_constant(packed, rows, shape.stride, shape.key_at + shape.key_bytes, shape.payload_at):
+            return None
         sequences: Numbers | None = None
         if shape.tail_at < shape.stride:
-            sequences = _read_sequences(_cut(packed, rows, shape.stride, shape.tail_at, shape.stride), rows)
+            sequences = _read_sequences(packed, rows, shape)
             if sequences is None:
                 return None
         return cls(rows, sequences, packed, shape)
@@ -114,24 +117,29 @@ class Table:
         return written
 
 
-def _cut(packed: bytes, rows: int, stride: int, begin: int, end: int) -> bytes:
-    """The bytes `begin` to `end` of every row."""
+def _is_constant(packed: bytes, rows: int, stride: int, begin: int, end: int) -> bool:
+    """Whether every row has the first one's bytes from `begin` to `end`."""
     if begin == end:
-        return b""
-    return np.ndarray(rows, np.dtype((np.void, end - begin)), packed, begin, (stride,)).tobytes()
+        return True
+    column = np.ndarray(rows, np.dtype((np.void, end - begin)), packed, begin, (stride,))
+    return column.tobytes() == packed[begin:end] * rows
 
 
-def _read_sequences(tails: bytes, rows: int) -> Numbers | None:
+def _read_sequences(packed: bytes, rows: int, shape: _Shape) -> Numbers | None:
     """The number in each tail, if all tails are a sequence and nothing else."""
-    columns = np.ascontiguousarray(np.frombuffer(tails, np.uint8).reshape(rows, -1).T)
-    tags, continued, last = columns[0], columns[1:-1], columns[-1]
-    if not 2 <= len(columns) <= 1 + _MAX_SEQUENCE_BYTES:
+    size = shape.stride - shape.tail_at
+    if not 2 <= size <= _MAX_TAIL_BYTES <= shape.stride:
         return None
-    if not ((tags == _SEQUENCE).all() and (continued >= 0x80).all() and (last < 0x80).all()):
+    # The last eight bytes of each row; shifted, the tail's first byte is the lowest.
+    words = np.ndarray(rows, _LITTLE_ENDIAN, packed, shape.stride - 8, (shape.stride,)) >> np.uint64(64 - 8 * size)
+    # All of the tag, and of the other bytes the bit that says whether the number goes on: in the last one it does not.
+    looked_at = int.from_bytes(b"\xff" + b"\x80" * (size - 1), "little")
+    expected = int.from_bytes(bytes((_SEQUENCE,)) + b"\x80" * (size - 2) + b"\0", "little")
+    if not ((words & np.uint64(looked_at)) == np.uint64(expected)).all():
         return None
     numbers = np.zeros(rows, np.uint64)
-    for place, column in enumerate(columns[1:]):
-        numbers |= (column & 0x7F).astype(np.uint64) << np.uint64(7 * place)
+    for place in range(size - 1):
+        numbers |= (words >> np.uint64(8 + place)) & np.uint64(0x7F << (7 * place))
     return numbers
 
 
@@ -144,7 +152,7 @@ def _shape(packed: bytes, stride: int) -> _Shape | None:
     record_bytes, position = _read_varint(packed, 1)
     if position + record_bytes != stride:
         return None
-    key_bytes, key_at = 0, position
+    key_bytes, key_at = 0, 0
     if position < stride and packed[position] == _KEY:
         key_bytes, key_at = _read_varint(packed, position + 1)
         position = key_at + key_bytes
@@ -155,7 +163,7 @@ def _shape(packed: bytes, stride: int) -> _Shape | None:
     payload_bytes, payload_at = _read_varint(packed, position + 1)
     if not payload_bytes or payload_at + payload_bytes > stride:
         return None
-    return _Shape(stride, key_at, key_bytes, payload_at, payload_bytes)
+    return _Shape(stride, key_at or payload_at, key_bytes, payload_at, payload_bytes)
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:
