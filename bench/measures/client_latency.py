@@ -11,14 +11,16 @@ from typing import Final
 from bench.compare import Round, Side, take_turns
 from bench.jobs.client import Prepare, Receive, Remove, SendOnSchedule
 from bench.jobs.latency import Latencies
-from bench.measures.latency import RATE, UNIT, latency_round, median_figures, percentile, worst
+from bench.measures.latency import RATE, UNIT, latency_round, median_figures, percentile, round_trips, worst
 from bench.peers import Contestant, contestants, figures
 from bench.processes import Worker
+from bench.processes import floor as start_floor
 from bench.processes import worker as start_worker
-from bench.report import Bound, Result
+from bench.report import Bound, Result, ratio
 from bench.setting import Setting
 
 BAR: Final = 1.0
+_BARE: Final = "bare gRPC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +53,35 @@ class _Pair:
 
 
 async def measure(setting: Setting) -> Result:
-    async with contestants(setting.scratch) as (found, absent), AsyncExitStack() as running:
+    count = setting.scale.latency_count
+    bare_medians: list[float] = []
+    async with (
+        contestants(setting.scratch) as (found, absent),
+        start_floor(setting.scratch) as bare,
+        start_worker(setting.scratch) as bare_client,
+        AsyncExitStack() as running,
+    ):
         pairs = [await running.enter_async_context(_pair(setting, one)) for one in found]
-        sides = [pair.side(setting.scale.latency_count) for pair in pairs]
-        series = await take_turns("client-latency", sides, setting, UNIT)
+        sides = [pair.side(count) for pair in pairs]
+        sides.append(Side(f"{_BARE}, p99", lambda _: round_trips(bare, bare_client, count, bare_medians)))
+        *series, bare_series = await take_turns("client-latency", sides, setting, UNIT)
     return Result(
         "client-latency",
         f"Python client: from send to receipt in another process, {RATE:,}/s",
         [
             *figures("send to receipt", series, found, Bound.AT_MOST, BAR),
-            *median_figures({pair.contestant.name: pair.medians for pair in pairs}),
-            *worst(series),
+            ratio("send to receipt", series[0], bare_series),
+            *median_figures({pair.contestant.name: pair.medians for pair in pairs} | {_BARE: bare_medians}),
+            *worst([*series, bare_series]),
         ],
-        series,
+        [*series, bare_series],
         [
             "cursus-grpc: `Producer.send` and `for record in consumer` with a group. redis-py: XADD, and XREAD that"
             " blocks; nats-py: publish_async and a push consumer; confluent-kafka: linger.ms 0 and a group.",
             "The time counts from the moment a record is handed to the client. A median over rounds of each round's"
             " p99; client cores are the receiver's.",
+            "bare gRPC: unary calls at the same rate to a service that does nothing, there and back. A record of ours"
+            " takes as many steps through gRPC, one to the broker and one from it.",
             *absent,
         ],
     )

@@ -8,6 +8,7 @@ from typing import Final
 
 from bench.compare import Round, Series, Side, take_turns
 from bench.jobs.latency import Echo, Follow, Latencies
+from bench.processes import Service, Worker
 from bench.processes import broker as start_broker
 from bench.processes import floor as start_floor
 from bench.processes import worker as start_worker
@@ -30,12 +31,6 @@ async def measure(setting: Setting) -> Result:
         topics(broker.address) as admin,
     ):
 
-        async def round_trip(_: int) -> Round:
-            cpu_started = bare.cpu_seconds()
-            found = Latencies(**await client.run(Echo(bare.address, count, RATE)))
-            medians["round trip"].append(percentile(found.microseconds, 50))
-            return latency_round(found, bare.cpu_seconds() - cpu_started, seconds)
-
         async def delivery(number: int) -> Round:
             async with admin.temporary(f"latency-{number}") as topic:
                 cpu_started = broker.cpu_seconds()
@@ -43,7 +38,10 @@ async def measure(setting: Setting) -> Result:
                 medians["delivery"].append(percentile(found.microseconds, 50))
                 return latency_round(found, broker.cpu_seconds() - cpu_started, seconds)
 
-        sides = [Side("round trip, p99", round_trip), Side("delivery, p99", delivery)]
+        sides = [
+            Side("round trip, p99", lambda _: round_trips(bare, client, count, medians["round trip"])),
+            Side("delivery, p99", delivery),
+        ]
         series = await take_turns("latency", sides, setting, UNIT)
     return Result(
         "latency",
@@ -56,6 +54,14 @@ async def measure(setting: Setting) -> Result:
             "Requests leave on schedule, whatever became of earlier ones. A median over rounds of each round's p99.",
         ],
     )
+
+
+async def round_trips(bare: Service, client: Worker, count: int, medians: list[float]) -> Round:
+    """Bare unary calls at the rate of all latency measures. The round's median goes into `medians`."""
+    cpu_started = bare.cpu_seconds()
+    found = Latencies(**await client.run(Echo(bare.address, count, RATE)))
+    medians.append(percentile(found.microseconds, 50))
+    return latency_round(found, bare.cpu_seconds() - cpu_started, count / RATE)
 
 
 def latency_round(found: Latencies, server_cpu_seconds: float, seconds: float) -> Round:
