@@ -34,6 +34,7 @@ def test_a_response_ends_before_it_exceeds_its_size_but_has_at_least_one_entry()
     for base in range(4):
         tail.push(entry(base, size=10))
     assert len(tail.read(Offset(0), 25) or ()) == 2
+    assert len(tail.read(Offset(0), 1_000, 1) or ()) == 1
     assert len(tail.read(Offset(0), 1) or ()) == 1
 
 

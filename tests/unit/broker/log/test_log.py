@@ -89,6 +89,9 @@ async def test_a_read_gives_whole_entries_up_to_its_limit_and_at_least_one(engin
     assert [found.header.base_offset for found in await log.read(Offset(3), 2 * size)] == [2, 4]
     assert len(await log.read(Offset(0), 1)) == 1
     assert len(await log.read(Offset(0), 3 * size - 1)) == 2
+    assert len(await log.read(Offset(0), 9 * size, 3)) == 1
+    assert [found.header.base_offset for found in await log.read(Offset(2), 9 * size, 4)] == [2, 4]
+    assert len(await log.read(Offset(0), 9 * size, 1)) == 1
 
 
 async def test_an_entry_larger_than_a_segment_gets_its_own(engine: SegmentEngine) -> None:

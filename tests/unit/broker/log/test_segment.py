@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cursus_broker.errors import PartitionDamaged
-from cursus_broker.log.api import EntryHeader
+from cursus_broker.log.api import MANY_RECORDS, EntryHeader
 from cursus_broker.log.entry import CONTROL_BYTES, BadEntry, pack_header, unpack_header
 from cursus_broker.log.files import RealFiles
 from cursus_broker.log.resources import Resources
@@ -73,7 +73,7 @@ def test_every_offset_is_found_with_and_without_the_cache(
     store_index(resources.files, segment, segment.index)
     segment.index = None
     for offset in range(500, 560):
-        taken = segment.read(resources, None, offset, max_bytes, segment.size_bytes, False)
+        taken = segment.read(resources, None, offset, max_bytes, MANY_RECORDS, segment.size_bytes, False)
         first = taken.entries[0].header
         assert first.base_offset <= offset < first.next_offset
         assert taken.entries[0].payload == bytes([(offset - 500) // 2]) * first.payload_bytes
@@ -91,4 +91,4 @@ def test_a_file_that_became_shorter_is_damage(resources: Resources, segment: Seg
     with resources.pool.lease(segment.path, writable=True) as handle:
         resources.files.truncate(handle.descriptor, segment.size_bytes - 5)
     with pytest.raises(PartitionDamaged):
-        segment.read(resources, None, 559, 100, segment.size_bytes, False)
+        segment.read(resources, None, 559, 100, MANY_RECORDS, segment.size_bytes, False)

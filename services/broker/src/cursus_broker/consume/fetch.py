@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from cursus_broker.consume.credit import Credit
 from cursus_broker.consume.tail import Tail, past_any
 from cursus_broker.errors import CursusError, InvalidRequest, OffsetOutOfRange
-from cursus_broker.log.api import Entry, Offset, TimedOffset
+from cursus_broker.log.api import MANY_RECORDS, Entry, Offset, TimedOffset
 from cursus_broker.topics.partition import Partition
 from cursus_broker.topics.topic import Topic
 
@@ -118,7 +118,7 @@ class Fetcher:
         deadline = asyncio.get_running_loop().time() + max_wait_ms / 1000
         reached: list[tuple[Tail, Offset]] | None = None
         while True:
-            fetched = await self._collect(parts, max_bytes, max_records or 2**31)
+            fetched = await self._collect(parts, max_bytes, max_records or MANY_RECORDS)
             size = sum(len(entry.payload) for one in fetched for entry in one.entries)
             if size >= min_bytes or any(one.error is not None for one in fetched):
                 return fetched
@@ -136,7 +136,7 @@ class Fetcher:
                     return fetched
             except CursusError:
                 # A topic was deleted, or the broker stops: the next round finds out which, for each partition.
-                return await self._collect(parts, max_bytes, max_records or 2**31)
+                return await self._collect(parts, max_bytes, max_records or MANY_RECORDS)
 
     async def _collect(self, parts: Sequence[FetchPart], max_bytes: int, max_records: int) -> list[Fetched]:
         fetched: list[Fetched] = []
@@ -150,7 +150,7 @@ class Fetcher:
                     fetched.append(Fetched(part, partition, ()))
                     continue
                 limit = min(max_bytes, part.max_bytes) if part.max_bytes else max_bytes
-                entries = within(await partition.read(Offset(part.offset), limit), max_records)
+                entries = await partition.read(Offset(part.offset), limit, max_records)
                 max_bytes -= sum(len(entry.payload) for entry in entries)
                 max_records -= sum(entry.header.record_count for entry in entries)
                 if anything and (max_bytes < 0 or max_records < 0):
@@ -161,16 +161,6 @@ class Fetcher:
             except CursusError as error:
                 fetched.append(Fetched(part, None, (), error))
         return fetched
-
-
-def within(entries: Sequence[Entry], max_records: int) -> Sequence[Entry]:
-    """The first entries that together hold at most `max_records`, but at least one."""
-    records = 0
-    for index, entry in enumerate(entries):
-        records += entry.header.record_count
-        if records > max_records and index > 0:
-            return entries[:index]
-    return entries
 
 
 async def follow(
@@ -187,11 +177,10 @@ async def follow(
     offset = start
     while end is None or offset < end:
         await credit.available()
-        entries = await partition.read(offset, min(max_bytes, credit.bytes_left()))
+        entries = await partition.read(offset, min(max_bytes, credit.bytes_left()), credit.records_left())
         if not entries:
             await partition.tail.past(offset)
             continue
-        entries = within(entries, credit.records_left())
         if end is not None:
             entries = [entry for entry in entries if entry.header.base_offset < end]
         credit.spend(entries)

@@ -15,7 +15,7 @@ from typing import Protocol
 import structlog
 
 from cursus_broker.consume.credit import Credit
-from cursus_broker.consume.fetch import Catalog, Place, resolve, within
+from cursus_broker.consume.fetch import Catalog, Place, resolve
 from cursus_broker.consume.tail import Bell, past_any
 from cursus_broker.errors import CursusError, GenerationMismatch, MemberFenced, OffsetOutOfRange, ShuttingDown
 from cursus_broker.groups.api import OffsetCommit
@@ -137,7 +137,7 @@ class Subscription:
             return False
         try:
             max_bytes = min(self._response_bytes, self._credit.bytes_left())
-            entries = await reading.partition.read(reading.offset, max_bytes)
+            entries = await reading.partition.read(reading.offset, max_bytes, self._credit.records_left())
         except OffsetOutOfRange:
             log.warning("subscription.trimmed", group=self._group, topic=place.topic, partition=place.partition)
             reading.offset = reading.partition.earliest_offset
@@ -148,7 +148,6 @@ class Subscription:
         # Reading may have suspended; what was revoked meanwhile must not be sent.
         if not entries or self._readings.get(place) is not reading:
             return bool(entries)
-        entries = within(entries, self._credit.records_left())
         self._credit.spend(entries)
         reading.offset = entries[-1].header.next_offset
         self._observe_delivery(entries)

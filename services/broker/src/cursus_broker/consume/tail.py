@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from cursus_broker.errors import CursusError
-from cursus_broker.log.api import Entry, EntryHeader, Offset
+from cursus_broker.log.api import MANY_RECORDS, Entry, EntryHeader, Offset
 
 # Forgotten entries are cut off the lists only once there are this many: keeps forgetting cheap on average.
 _COMPACT_AFTER = 256
@@ -110,16 +110,20 @@ class Tail:
             self._forget_oldest()
         self.bell.ring()
 
-    def read(self, offset: Offset, max_bytes: int) -> Sequence[Entry] | None:
+    def read(self, offset: Offset, max_bytes: int, max_records: int = MANY_RECORDS) -> Sequence[Entry] | None:
         """Entries from the one that holds `offset` on, as Log.read; None if the cache does not reach back that far."""
         if offset == self._next_offset:
             return ()
         index = bisect_right(self._bases, offset, self._head) - 1
         if index < self._head:
             return None
-        end = index + 1
-        size = len(self._entries[index].payload)
-        while end < len(self._entries) and (size := size + len(self._entries[end].payload)) <= max_bytes:
+        end = index
+        while end < len(self._entries):
+            entry = self._entries[end]
+            max_bytes -= len(entry.payload)
+            max_records -= entry.header.record_count
+            if end > index and (max_bytes < 0 or max_records < 0):
+                break
             end += 1
         return self._entries[index:end]
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, NewType, Protocol
+from typing import Final, NamedTuple, NewType, Protocol
 
 Offset = NewType("Offset", int)
+
+MANY_RECORDS: Final = 2**31
+"""Stands for no limit on the number of records: a read is bounded by its bytes long before."""
 
 NO_SEQUENCE = -1
 """First sequence of a batch whose producer did not number it."""
@@ -149,10 +152,11 @@ class Log(Protocol):
         Raises StorageFailed.
         """
 
-    async def read(self, offset: Offset, max_bytes: int) -> Sequence[Entry]:
+    async def read(self, offset: Offset, max_bytes: int, max_records: int = MANY_RECORDS) -> Sequence[Entry]:
         """Whole entries from the one that holds `offset` on, at least one if there is any, together not above
-        `max_bytes` unless the first alone is. Empty at `next_offset`. Suspends only if the bytes are not in memory.
-        May answer fewer entries than would fit: at the end of a segment, or where the bytes in memory end.
+        `max_bytes` and `max_records` unless the first alone is. Empty at `next_offset`. Suspends only if the bytes are
+        not in memory. May answer fewer entries than would fit: at the end of a segment, or where the bytes in memory
+        end.
 
         Raises OffsetOutOfRange, PartitionDamaged, StorageFailed.
         """

@@ -35,7 +35,7 @@ from typing import Final, NamedTuple
 
 import google_crc32c
 
-from cursus_broker.log.api import NO_SEQUENCE, Batch, Entry, EntryHeader, Offset
+from cursus_broker.log.api import MANY_RECORDS, NO_SEQUENCE, Batch, Entry, EntryHeader, Offset
 
 VERSION: Final = 1
 CONTROL: Final = 0x8000
@@ -256,14 +256,22 @@ class Taken(NamedTuple):
     needed_bytes: int  # from `position` on, to take one more entry, as far as the buffer tells
 
 
-def take(buffer: memoryview, start: int, end: int, expected_offset: int, wanted_offset: int, max_bytes: int) -> Taken:
+def take(
+    buffer: memoryview,
+    start: int,
+    end: int,
+    expected_offset: int,
+    wanted_offset: int,
+    max_bytes: int,
+    max_records: int = MANY_RECORDS,
+) -> Taken:
     """Cut the whole entries out of `buffer[start:end]`, which continues the log at `expected_offset`.
 
-    Entries below `wanted_offset` are passed over unread. At most `max_bytes` of entries are taken unless the first
-    alone has more. Every entry taken has both checksums verified. Raises BadEntry.
+    Entries below `wanted_offset` are passed over unread. At most `max_bytes` and `max_records` are taken, unless the
+    first entry alone has more. Every entry taken has both checksums verified. Raises BadEntry.
     """
     entries: list[Entry] = []
-    taken_bytes = 0
+    taken_bytes = taken_records = 0
     position = start
     while True:
         header = unpack_header(buffer, position, end)
@@ -273,13 +281,14 @@ def take(buffer: memoryview, start: int, end: int, expected_offset: int, wanted_
         head_bytes = FIXED_BYTES + len(header.producer_id)
         size = head_bytes + header.payload_bytes
         if header.next_offset > wanted_offset:
-            if position + size > end or (entries and taken_bytes + size > max_bytes):
+            taken_bytes += size
+            taken_records += header.record_count
+            if position + size > end or (entries and (taken_bytes > max_bytes or taken_records > max_records)):
                 return Taken(entries, position, expected_offset, size)
             payload = bytes(buffer[position + head_bytes : position + size])
             if crc32c(payload) != header.payload_crc:
                 raise BadEntry(position, "payload checksum differs")
             entries.append(Entry(header, payload))
-            taken_bytes += size
         elif position + size > end:
             # Passed over, and its end is not here: the caller reads on from there.
             return Taken(entries, position + size, header.next_offset, FIXED_BYTES)

@@ -16,7 +16,16 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from cursus_broker.errors import OffsetOutOfRange, RecordTooLarge, StorageFailed
-from cursus_broker.log.api import Batch, Entry, EntryHeader, Offset, Retained, RetentionPolicy, TimedOffset
+from cursus_broker.log.api import (
+    MANY_RECORDS,
+    Batch,
+    Entry,
+    EntryHeader,
+    Offset,
+    Retained,
+    RetentionPolicy,
+    TimedOffset,
+)
 from cursus_broker.log.entry import (
     CONTROL,
     FIXED_BYTES,
@@ -225,8 +234,8 @@ class SegmentLog:
 
     # Reading.
 
-    async def read(self, offset: Offset, max_bytes: int) -> Sequence[Entry]:
-        return await self._reader.read(offset, max_bytes)
+    async def read(self, offset: Offset, max_bytes: int, max_records: int = MANY_RECORDS) -> Sequence[Entry]:
+        return await self._reader.read(offset, max_bytes, max_records)
 
     def headers(self, offset: Offset) -> AsyncIterator[EntryHeader]:
         return self._reader.headers(offset)

@@ -34,18 +34,20 @@ class LogReader:
         # Where the reader that stopped at an offset goes on.
         self._hints: OrderedDict[int, tuple[Segment, int]] = OrderedDict()
 
-    async def read(self, offset: int, max_bytes: int) -> Sequence[Entry]:
+    async def read(self, offset: int, max_bytes: int, max_records: int) -> Sequence[Entry]:
         self._extent.require(offset)
         if offset == self._extent.next_offset:
             return ()
         segment = self._extent.segment_of(offset)
         hint = self._hint(segment, offset)
         start = hint or self._place_of(segment, offset)
-        taken = None if start is None else segment.read_cached(self._resources, start, offset, max_bytes)
+        taken = None if start is None else segment.read_cached(self._resources, start, offset, max_bytes, max_records)
         if taken is None:
             # Only a hint is known to be right. What an index says is looked up again, and checked, in the thread.
             sequential = hint is not None and segment is not self._extent.active
-            work = partial(segment.read, self._resources, hint, offset, max_bytes, segment.size_bytes, sequential)
+            work = partial(
+                segment.read, self._resources, hint, offset, max_bytes, max_records, segment.size_bytes, sequential
+            )
             taken = await self._in_thread(offset, segment, work)
         self._remember(taken.next_offset, segment, taken.position)
         return taken.entries

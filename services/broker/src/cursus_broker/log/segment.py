@@ -195,7 +195,9 @@ class Segment:
         store_index(resources.files, self, index)
         return index
 
-    def read_cached(self, resources: Resources, start: Place, wanted: int, max_bytes: int) -> Taken | None:
+    def read_cached(
+        self, resources: Resources, start: Place, wanted: int, max_bytes: int, max_records: int
+    ) -> Taken | None:
         """Entries from the one that holds `wanted` on, as far as they are in memory; None if that is none, or if
         anything looks odd: `read` then finds out. Never waits for the disk."""
         handle = resources.pool.acquire_open(self.path)
@@ -208,7 +210,7 @@ class Segment:
             size = min(max(max_bytes, _MIN_WINDOW_BYTES) + ahead, self.size_bytes - position, READ_BUFFER_BYTES)
             window = resources.buffers.take(size)
             filled = resources.files.pread_cached(handle.descriptor, window, position)
-            taken = take(window, 0, filled, offset, wanted, max_bytes)
+            taken = take(window, 0, filled, offset, wanted, max_bytes, max_records)
         except BadEntry:
             return None
         finally:
@@ -216,7 +218,14 @@ class Segment:
         return taken._replace(position=position + taken.position) if taken.entries else None
 
     def read(
-        self, resources: Resources, start: Place | None, wanted: int, max_bytes: int, size_bytes: int, sequential: bool
+        self,
+        resources: Resources,
+        start: Place | None,
+        wanted: int,
+        max_bytes: int,
+        max_records: int,
+        size_bytes: int,
+        sequential: bool,
     ) -> Taken:
         """Entries from the one that holds `wanted` on, at least one. Blocks; runs in a thread while the segment may
         grow beyond `size_bytes`. Raises PartitionDamaged, OSError."""
@@ -239,7 +248,7 @@ class Segment:
                 window = resources.buffers.take(size)
                 filled = resources.files.pread(handle.descriptor, window, position)
                 try:
-                    taken = take(window, 0, filled, offset, wanted, max_bytes)
+                    taken = take(window, 0, filled, offset, wanted, max_bytes, max_records)
                 except BadEntry as bad:
                     raise PartitionDamaged(self.path, position + bad.position, bad.cause) from bad
                 position += taken.position

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cursus_broker.consume.tail import Tail
 from cursus_broker.errors import OffsetOutOfRange
-from cursus_broker.log.api import Batch, Entry, EntryHeader, Log, Offset
+from cursus_broker.log.api import MANY_RECORDS, Batch, Entry, EntryHeader, Log, Offset
 from cursus_broker.publish.producers import ProducerLedger
 
 
@@ -42,16 +42,16 @@ class Partition:
         self.tail.push(Entry(header, batch.payload))
         return header
 
-    async def read(self, offset: Offset, max_bytes: int) -> Sequence[Entry]:
+    async def read(self, offset: Offset, max_bytes: int, max_records: int = MANY_RECORDS) -> Sequence[Entry]:
         """Whole entries from the one that holds `offset` on, from memory if they are there, else from the log.
 
         Raises OffsetOutOfRange, PartitionDamaged.
         """
         if not self.log.earliest_offset <= offset <= self.log.next_offset:
             raise OffsetOutOfRange(offset, self.log.earliest_offset, self.log.next_offset)
-        entries = self.tail.read(offset, max_bytes)
+        entries = self.tail.read(offset, max_bytes, max_records)
         if entries is None:
-            entries = await self.log.read(offset, max_bytes)
+            entries = await self.log.read(offset, max_bytes, max_records)
         return entries
 
     async def append_time_at(self, offset: Offset) -> int | None:
