@@ -375,6 +375,19 @@ async def test_a_handover_between_streams_waits_for_the_acknowledgement(client: 
             assert refused == precondition("NOT_OWNER")
 
 
+async def test_a_stream_that_breaks_is_never_taken_for_one_that_was_closed(client: Client, topic: str) -> None:
+    await client.publish(topic, [b"x"])
+
+    async def break_and_resume(group: str) -> bool:
+        async with Member.join(client, group, topic) as member:
+            await member.until(lambda: bool(member.received))
+        async with Member.join(client, group, topic, member_id=member.id) as resumed:
+            return resumed.generation == member.generation
+
+    for turn in range(25):
+        assert all(await asyncio.gather(*(break_and_resume(f"{topic}-{turn}-{number}") for number in range(8))))
+
+
 async def test_a_broken_stream_is_resumed_by_its_member_id(client: Client, topic: str) -> None:
     await client.publish(topic, [b"x"])
     async with Member.join(client, topic, topic) as member:
