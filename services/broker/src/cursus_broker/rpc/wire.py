@@ -21,22 +21,14 @@ from cursus_proto.internal.v1.opaque_pb2 import (
     SubscribedBatches,
     SubscribeResponse,
 )
+from cursus_proto.records import varint
 from cursus_proto.v1.records_pb2 import CODEC_NONE
 
 
 def _tag(message: type[object], field: str) -> bytes:
     """The bytes before the length of a length-delimited field."""
     number: int = message.DESCRIPTOR.fields_by_name[field].number  # type: ignore[attr-defined]  # every message has one
-    return _varint(number << 3 | 2)
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    return varint(number << 3 | 2)
 
 
 _PLAIN_SET: Final = _tag(RecordBatch, "records")
@@ -63,8 +55,8 @@ class _Chunks:
         for entry in entries:
             fields = _fields(entry)
             payload = entry.payload
-            set_head = (_PLAIN_SET if entry.header.codec == CODEC_NONE else _COMPRESSED_SET) + _varint(len(payload))
-            head = tag + _varint(len(fields) + len(set_head) + len(payload)) + fields + set_head
+            set_head = (_PLAIN_SET if entry.header.codec == CODEC_NONE else _COMPRESSED_SET) + varint(len(payload))
+            head = tag + varint(len(fields) + len(set_head) + len(payload)) + fields + set_head
             parts.append(head)
             parts.append(payload)
             size += len(head) + len(payload)
@@ -73,7 +65,7 @@ class _Chunks:
 
     def embedded(self, tag: bytes) -> _Chunks:
         """These chunks as a field of a message around them."""
-        head = tag + _varint(self.size)
+        head = tag + varint(self.size)
         self.parts.insert(0, head)
         self.size += len(head)
         return self
