@@ -3,6 +3,7 @@
 # Every directory with a pyproject.toml of its own. Adding a service or a client is a line here, then `make lock`.
 DISTRIBUTIONS := \
     proto \
+    transport \
     services/common \
     services/broker \
     services/gateway \
@@ -12,7 +13,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 # What lint and fix look at, as far as it exists.
-CHECKED := $(wildcard proto/cursus_proto services clients tests bench tools)
+CHECKED := $(wildcard proto/cursus_proto transport services clients tests bench tools)
 # The pinned one, if it is installed, else whatever there is.
 BUF := $(firstword $(wildcard tools/node_modules/.bin/buf) $(shell command -v buf))
 PYTEST := $(BIN)/python -m pytest

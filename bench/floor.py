@@ -1,6 +1,6 @@
 """The floor: a bare grpc.aio service that receives or sends the broker's batches and does nothing else with them.
 
-It runs on the same event loop with the same server options as the broker, takes and gives bytes without parsing them,
+It runs on the same event loop as the broker, takes and gives bytes without parsing them,
 and speaks just enough of the contract for the same client code to drive it: `python -m bench.floor`.
 """
 
@@ -13,10 +13,6 @@ from typing import Final, Protocol
 import grpc
 
 from bench import batches
-
-# Private, and taken all the same: an option that is tuned for the broker has to count for its floor at once.
-from cursus_broker.rpc.server import server_options
-from cursus_broker.settings import GrpcSettings, PublishSettings
 from cursus_proto.v1 import consume_service_pb2, publish_service_pb2
 from cursus_service.process import announce_ready, run, settle_memory
 
@@ -27,6 +23,7 @@ SOURCE: Final = f"/{SERVICE}/Source"
 ECHO: Final = f"/{SERVICE}/Echo"
 
 _HOST: Final = "127.0.0.1"
+_OPTIONS: Final = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
 class Call(Protocol):
@@ -76,7 +73,7 @@ async def echo(_: bytes, __: object) -> bytes:
 
 async def serve(stop: asyncio.Event) -> None:
     """Serve on a free port until `stop` is set."""
-    server = grpc.aio.server(options=server_options(GrpcSettings(), PublishSettings().max_batch_bytes))
+    server = grpc.aio.server(options=_OPTIONS)
     streams: dict[str, Callable[[object, Call], Awaitable[None]]] = {
         "Answering": answering,
         "Sink": sink,

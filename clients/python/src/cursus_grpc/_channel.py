@@ -10,7 +10,6 @@ from typing import Final, cast
 
 import grpc
 from google.protobuf.message import Message
-from grpc import ChannelConnectivity
 
 from cursus_grpc import _tls
 from cursus_grpc._retry import Backoff, Deadline
@@ -18,6 +17,7 @@ from cursus_grpc._rpcs import Request, Response, Unary
 from cursus_grpc._status import from_rpc_error
 from cursus_grpc.errors import BrokerUnreachable, ClientClosed, CursusError, DeadlineExceeded, Refused, TlsFailed
 from cursus_grpc.types import TLS
+from cursus_transport import Channel, ChannelClosed, Limits, StreamCall, StreamLost
 
 MIB: Final = 1024 * 1024
 DEFAULT_PORT: Final = 50051
@@ -25,22 +25,12 @@ DEFAULT_PORT: Final = 50051
 _CONNECT_S: Final = 2.0
 """How long one address may take to connect before the next one is tried."""
 
-_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
-    # Clients of one process do not share a connection: a slow consumer must not hold a producer back.
-    ("grpc.use_local_subchannel_pool", 1),
+_LIMITS: Final = Limits(
     # The largest set a broker can be told to take (128 MiB) and its envelope.
-    ("grpc.max_receive_message_length", 160 * MIB),
-    ("grpc.max_send_message_length", 160 * MIB),
+    max_message_bytes=160 * MIB,
     # Finds a peer that is gone without a word. Brokers allow a ping every 5 s.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    # We pause between attempts ourselves, with jitter; gRPC's own pauses of up to two minutes come on top.
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.enable_retries", 0),
+    keepalive_s=10.0,
+    keepalive_timeout_s=10.0,
 )
 
 
@@ -81,15 +71,18 @@ def _with_port(address: str) -> str:
 
 
 class Connections:
-    """The channels of one client. Lives on one event loop."""
+    """The channels of one client. Lives on one event loop.
+
+    Clients of one process do not share a connection: a slow consumer must not hold a producer back.
+    """
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self.settings = settings
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._channels: dict[str, Channel] = {}
         self._bootstrap = list(settings.bootstrap)
         self._closed = False
 
-    def channel(self, address: str) -> grpc.aio.Channel:
+    def channel(self, address: str) -> Channel:
         """The channel to an address, made on first use. Raises ClientClosed, OSError for unreadable certificates."""
         if self._closed:
             raise ClientClosed("the client is closed")
@@ -98,15 +91,11 @@ class Connections:
             found = self._channels[address] = self._open(address)
         return found
 
-    def _open(self, address: str) -> grpc.aio.Channel:
-        tls, options = self.settings.tls, list(_OPTIONS)
+    def _open(self, address: str) -> Channel:
+        tls = self.settings.tls
         if tls is None:
-            return grpc.aio.insecure_channel(address, options=options)
-        if tls.server_name is not None:
-            return grpc.aio.secure_channel(
-                address, _tls.credentials(tls), options=[*options, ("grpc.ssl_target_name_override", tls.server_name)]
-            )
-        return grpc.aio.secure_channel(address, _tls.credentials(tls), options=options)
+            return Channel(address, limits=_LIMITS)
+        return Channel(address, limits=_LIMITS, tls=_tls.context(tls), server_name=tls.server_name)
 
     async def close(self) -> None:
         """Ends every call on every channel."""
@@ -166,7 +155,7 @@ class Connections:
             return await method.on(self.channel(address))(request, timeout=deadline.left_s())
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from error
-        except grpc.aio.UsageError as error:
+        except ChannelClosed as error:
             raise ClientClosed("the client is closed") from error
 
     async def reach(self, deadline: Deadline) -> str:
@@ -190,17 +179,10 @@ class Connections:
         channel = self.channel(address)
         try:
             async with asyncio.timeout(timeout_s):
-                state = channel.get_state(try_to_connect=True)
-                while state is not ChannelConnectivity.READY:
-                    if state is ChannelConnectivity.TRANSIENT_FAILURE:
-                        return False
-                    if state is ChannelConnectivity.SHUTDOWN:
-                        raise ClientClosed("the client is closed")
-                    await channel.wait_for_state_change(state)
-                    state = channel.get_state(try_to_connect=True)
-        except TimeoutError:
+                await channel.connection()
+        except (StreamLost, TimeoutError):
             return False
-        except grpc.aio.UsageError as error:
+        except ChannelClosed as error:
             raise ClientClosed("the client is closed") from error
         return True
 
@@ -214,32 +196,26 @@ class Connections:
             self._bootstrap.append(address)
 
 
-async def write(call: grpc.aio.StreamStreamCall[bytes, Response], message: Message | bytes) -> None:
+async def write(call: StreamCall[bytes, Response], message: Message | bytes) -> None:
     """Put a request on a stream. Raises BrokerUnreachable if the stream is over; reading it tells why."""
     try:
         await call.write(message if isinstance(message, bytes) else message.SerializeToString())
-    except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
+    except (grpc.aio.AioRpcError, ChannelClosed) as error:
         raise BrokerUnreachable("the stream ended") from error
 
 
-async def end(call: grpc.aio.StreamStreamCall[bytes, Response]) -> None:
-    """Cancel a stream and wait until gRPC has let go of it: what it reports later would meet a closed event loop."""
-    call.cancel()
-    await call.code()
-
-
-async def read(call: grpc.aio.StreamStreamCall[bytes, Response]) -> Response | None:
+async def read(call: StreamCall[bytes, Response]) -> Response | None:
     """The next answer on a stream, None at its orderly end. Raises what the broker ended it with."""
     try:
         message = await call.read()
     except grpc.aio.AioRpcError as error:
         raise from_rpc_error(error) from error
-    except (asyncio.InvalidStateError, grpc.aio.UsageError) as error:
+    except ChannelClosed as error:
         raise BrokerUnreachable("the stream ended") from error
     return None if message is grpc.aio.EOF else cast("Response", message)
 
 
-async def exchange(call: grpc.aio.StreamStreamCall[bytes, Response], first: Message, timeout_s: float) -> Response:
+async def exchange(call: StreamCall[bytes, Response], first: Message, timeout_s: float) -> Response:
     """Open a stream: its first request for its first answer. Raises what the broker refuses it with."""
     try:
         async with asyncio.timeout(timeout_s):

@@ -15,9 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import grpc
-
-from cursus_grpc._channel import Connections, end, exchange, read, write
+from cursus_grpc._channel import Connections, exchange, read, write
 from cursus_grpc._convert import STRATEGIES, place_to_proto
 from cursus_grpc._partition_stream import Credit, skipped
 from cursus_grpc._reading import Chunk, Failure, Inbox, Reading, Rebalance
@@ -32,13 +30,14 @@ from cursus_proto.v1 import consume_service_pb2 as pb
 from cursus_proto.v1.cluster_service_pb2 import GetBrokerInfoRequest
 from cursus_proto.v1.group_service_pb2 import ASSIGNMENT_STRATEGY_UNSPECIFIED
 from cursus_proto.v1.records_pb2 import FlowGrant
+from cursus_transport import StreamCall
 
 _log = logging.getLogger("cursus_grpc")
 
 # The least credit there is: it lets one response through, and then nothing.
 _NO_CREDIT: Final = FlowGrant(bytes=1)
 
-SubscribeCall = grpc.aio.StreamStreamCall[bytes, SubscribeResponse]
+SubscribeCall = StreamCall[bytes, SubscribeResponse]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ class Membership:
     async def leave(self, timeout_s: float) -> None:
         """Leave the group, or with an instance id only stop. Waits for the broker to confirm, within the timeout; after
         it the session timeout does the rest."""
-        # Not by cancelling what reads or writes the stream: gRPC then cancels the stream itself, which is no leaving.
+        # Not by cancelling the task, which cancels the stream: only one that is closed in order is a leaving.
         self._leaving = True
         self._has_outgoing.set()
         if self._stands:
@@ -129,7 +128,7 @@ class Membership:
     async def _session(self, backoff: Backoff) -> None:
         timeout_s = self._connections.settings.request_timeout_s
         address = await self._find_broker()
-        call = SUBSCRIBE.on(self._connections.channel(address))()
+        call = SUBSCRIBE.call(self._connections.channel(address))
         sending: asyncio.Task[None] | None = None
         try:
             response = await exchange(call, pb.SubscribeRequest(start=self._start()), timeout_s)
@@ -152,7 +151,7 @@ class Membership:
                 raise BrokerUnreachable(f"{address} ended the stream")
         finally:
             self._stands = False
-            await end(call)
+            call.cancel()
             if sending is not None:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)

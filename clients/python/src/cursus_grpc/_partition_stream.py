@@ -8,9 +8,7 @@ import threading
 from collections import deque
 from typing import Final
 
-import grpc
-
-from cursus_grpc._channel import Connections, end, exchange, read, write
+from cursus_grpc._channel import Connections, exchange, read, write
 from cursus_grpc._convert import place_to_proto
 from cursus_grpc._metadata import ClusterView
 from cursus_grpc._reading import UNKNOWN, Chunk, Failure, Inbox, Reading
@@ -22,15 +20,14 @@ from cursus_grpc.types import BEGINNING, END, Place, Reset
 from cursus_proto.internal.v1.opaque_pb2 import ConsumedBatches, ConsumeResponse
 from cursus_proto.v1 import consume_service_pb2 as pb
 from cursus_proto.v1.records_pb2 import FlowGrant
+from cursus_transport import StreamCall
 
 _log = logging.getLogger("cursus_grpc")
-
-_END_S: Final = 1.0
 
 # Credit is given back in portions of this part of the window: often enough that the broker need not wait for it.
 _PORTIONS: Final = 4
 
-ConsumeCall = grpc.aio.StreamStreamCall[bytes, ConsumeResponse]
+ConsumeCall = StreamCall[bytes, ConsumeResponse]
 
 
 class Credit:
@@ -110,10 +107,6 @@ class PartitionStream:
         self._credit.give_back(size)
 
     async def close(self) -> None:
-        if self._call is not None:
-            # The stream first: a read that is cancelled by itself is still reported to the event loop later.
-            self._call.cancel()
-            await asyncio.wait([self._task], timeout=_END_S)
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -165,7 +158,7 @@ class PartitionStream:
         """One stream from its opening to its end. Raises what ends it before its time."""
         topic, partition = self.reading.place
         address = await self._find_leader(topic, partition)
-        self._call = call = CONSUME.on(self._connections.channel(address))()
+        self._call = call = CONSUME.call(self._connections.channel(address))
         granting: asyncio.Task[None] | None = None
         try:
             await self._open(call)
@@ -177,7 +170,7 @@ class PartitionStream:
                 raise BrokerUnreachable(f"{address} ended the stream")
         finally:
             self._call = None
-            await end(call)
+            call.cancel()
             if granting is not None:
                 granting.cancel()
                 await asyncio.gather(granting, return_exceptions=True)

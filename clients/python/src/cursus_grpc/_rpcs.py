@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-import grpc
 from google.protobuf.message import Message
 
 from cursus_proto.internal.v1 import opaque_pb2 as opaque
@@ -13,6 +12,7 @@ from cursus_proto.v1 import cluster_service_pb2 as cluster
 from cursus_proto.v1 import group_service_pb2 as group
 from cursus_proto.v1 import publish_service_pb2 as publish
 from cursus_proto.v1 import topic_service_pb2 as topic
+from cursus_transport import Channel, StreamCall, UnaryMethod
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -26,7 +26,7 @@ class Unary(Generic[Request, Response]):
     request: type[Request]
     response: type[Response]
 
-    def on(self, channel: grpc.aio.Channel) -> grpc.aio.UnaryUnaryMultiCallable[Request, Response]:
+    def on(self, channel: Channel) -> UnaryMethod[Request, Response]:
         return channel.unary_unary(self.path, self.request.SerializeToString, self.response.FromString)
 
 
@@ -37,8 +37,8 @@ class Stream(Generic[Response]):
     path: str
     response: type[Response]
 
-    def on(self, channel: grpc.aio.Channel) -> grpc.aio.StreamStreamMultiCallable[bytes, Response]:
-        return channel.stream_stream(self.path, None, self.response.FromString)
+    def call(self, channel: Channel) -> StreamCall[bytes, Response]:
+        return channel.stream_stream(self.path, None, self.response.FromString)()
 
 
 _TOPICS = "/cursus.v1.TopicService/"

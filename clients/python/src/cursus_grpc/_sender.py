@@ -9,11 +9,9 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-import grpc
-
 from cursus_grpc._accumulator import Accumulator
 from cursus_grpc._batch import Batch
-from cursus_grpc._channel import Connections, end, exchange, read, write
+from cursus_grpc._channel import Connections, exchange, read, write
 from cursus_grpc._lane import Lane, UnlikelyAnswer, Verdict
 from cursus_grpc._metadata import ClusterView
 from cursus_grpc._retry import Backoff
@@ -23,14 +21,13 @@ from cursus_grpc._wire import pack, publish_message
 from cursus_grpc.errors import BrokerUnreachable, CursusError, DeadlineExceeded, NotFound, NotLeader, SequenceGap
 from cursus_proto.v1 import publish_service_pb2 as pb
 from cursus_proto.v1.records_pb2 import CODEC_NONE
+from cursus_transport import StreamCall
 
-PublishCall = grpc.aio.StreamStreamCall[bytes, pb.PublishStreamResponse]
+PublishCall = StreamCall[bytes, pb.PublishStreamResponse]
 
 # A batch that is not full goes out while fewer than this many of its partition are unanswered. Otherwise it goes on
 # filling: a batch costs the broker the same whether it holds one record or a thousand.
 _PARTIAL_IN_FLIGHT: Final = 2
-
-_END_S: Final = 1.0
 
 # Below this compressing takes less time than handing it to a thread and back.
 _PACK_IN_THREAD_BYTES: Final = 32 * 1024
@@ -183,7 +180,7 @@ class _PublishStream:
 
     async def _session(self) -> None:
         """One stream from its opening to its end, which is always an exception."""
-        call = PUBLISH_STREAM.on(self._connections.channel(self._address))()
+        call = PUBLISH_STREAM.call(self._connections.channel(self._address))
         try:
             await self._open(call)
             self._backoff.reset()
@@ -195,14 +192,11 @@ class _PublishStream:
             try:
                 await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                # The stream first: a read that is cancelled by itself is still reported to the event loop later.
-                call.cancel()
-                await asyncio.wait(parts[:1], timeout=_END_S)
                 for part in parts:
                     part.cancel()
                 ended = await asyncio.gather(*parts, return_exceptions=True)
         finally:
-            await end(call)
+            call.cancel()
         for outcome in ended:
             if isinstance(outcome, Exception):
                 raise outcome

@@ -12,8 +12,6 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-import grpc
-
 from cursus_grpc.errors import TlsFailed
 from cursus_grpc.types import TLS
 
@@ -23,11 +21,6 @@ _AGAIN_S: Final = 0.2
 
 class _Ambiguous(TlsFailed):
     """What it looks like, if it looks like it again."""
-
-
-def credentials(tls: TLS) -> grpc.ChannelCredentials:
-    """Raises OSError if a file cannot be read."""
-    return grpc.ssl_channel_credentials(_pem(tls.ca), _pem(tls.key), _pem(tls.cert))
 
 
 def _pem(source: bytes | str | None) -> bytes | None:
@@ -53,11 +46,11 @@ async def explain(target: str, tls: TLS | None) -> TlsFailed | None:
 
 
 async def _plain_to_tls(host: str, port: int, target: str) -> TlsFailed | None:
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
+    trusting = ssl.create_default_context()
+    trusting.check_hostname = False
+    trusting.verify_mode = ssl.CERT_NONE
     try:
-        _, writer = await asyncio.open_connection(host, port, ssl=context)
+        _, writer = await asyncio.open_connection(host, port, ssl=trusting)
     except ssl.SSLError:
         return None
     writer.close()
@@ -66,8 +59,9 @@ async def _plain_to_tls(host: str, port: int, target: str) -> TlsFailed | None:
 
 async def _handshake(host: str, port: int, target: str, tls: TLS) -> TlsFailed | None:
     try:
-        context = _context(tls)
-        reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=tls.server_name or host)
+        reader, writer = await asyncio.open_connection(
+            host, port, ssl=context(tls), server_hostname=tls.server_name or host
+        )
     except ssl.SSLCertVerificationError as error:
         return TlsFailed(f"the certificate of the broker at {target} is not trusted: {error.verify_message}")
     except ssl.SSLError as error:
@@ -89,10 +83,11 @@ async def _handshake(host: str, port: int, target: str, tls: TLS) -> TlsFailed |
     return None
 
 
-def _context(tls: TLS) -> ssl.SSLContext:
+def context(tls: TLS) -> ssl.SSLContext:
+    """Raises OSError if a file cannot be read or holds no certificate."""
     ca = _pem(tls.ca)
-    context = ssl.create_default_context(cadata=ca.decode() if ca is not None else None)
-    context.set_alpn_protocols(["h2"])
+    made = ssl.create_default_context(cadata=ca.decode() if ca is not None else None)
+    made.set_alpn_protocols(["h2"])
     cert, key = _pem(tls.cert), _pem(tls.key)
     if cert is not None and key is not None:
         # Python loads a chain from files only.
@@ -100,5 +95,5 @@ def _context(tls: TLS) -> ssl.SSLContext:
             path = Path(directory) / "client.pem"
             path.touch(mode=0o600)
             path.write_bytes(key + b"\n" + cert)
-            context.load_cert_chain(path)
-    return context
+            made.load_cert_chain(path)
+    return made

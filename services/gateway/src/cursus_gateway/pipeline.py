@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import grpc
 import structlog
@@ -19,11 +19,11 @@ from cursus_gateway.refusals import BROKER_UNAVAILABLE, OUTCOME_UNKNOWN, Refused
 from cursus_gateway.statuses import refused_by_call, refused_by_status
 from cursus_proto.internal.v1 import opaque_pb2
 from cursus_proto.v1 import publish_service_pb2 as pb
+from cursus_transport import StreamCall
 
 log = structlog.get_logger(__name__)
 
-# grpc.aio types its calls by their messages, which differ between the two views of the contract.
-PublishCall: TypeAlias = Any
+PublishCall: TypeAlias = StreamCall[opaque_pb2.PublishStreamRequest, pb.PublishStreamResponse]
 
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 0.5
@@ -140,13 +140,8 @@ class PublishPipeline:
                 reading.cancel()
                 results = await asyncio.gather(reading, writing, return_exceptions=True)
             for result in results:
-                if isinstance(result, Exception) and not isinstance(result, asyncio.InvalidStateError):
+                if isinstance(result, Exception):
                     raise result
-        except asyncio.CancelledError:
-            # A call that was cancelled from here, because it was silent for too long, ends like one that broke.
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
         finally:
             self._end_call()
 

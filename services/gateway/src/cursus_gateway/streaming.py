@@ -266,10 +266,7 @@ class _Push:
             await self._outlet.writable()
 
     async def _meanwhile(self, waited_for: Awaitable[T]) -> tuple[T | None, str | None]:
-        """Waits, and keeps the stream and its member alive meanwhile. Answers the result, or a text that ends it.
-
-        The awaited read is not cancelled for a keepalive: cancelling a read of gRPC cancels the call.
-        """
+        """Waits, and keeps the stream and its member alive meanwhile. Answers the result, or a text that ends it."""
         loop = asyncio.get_running_loop()
         waiting = asyncio.ensure_future(waited_for)
         checked = loop.time()

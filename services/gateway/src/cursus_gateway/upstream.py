@@ -8,6 +8,7 @@ works with the addresses it was given as long as it can.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from cursus_proto.v1 import (
     publish_service_pb2,
     topic_service_pb2,
 )
+from cursus_transport import Channel, Limits, UnaryMethod
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +45,7 @@ _MAX_LEADERS: Final = 10_000
 # not answered sooner than in turns.
 _MOST_CALLS: Final = 128
 # A fetched batch is delivered whole, and may have been stored compressed by another client.
-_MAX_MESSAGE_BYTES: Final = 2 * MAX_BODY_BYTES + 1024 * 1024
+_LIMITS: Final = Limits(max_message_bytes=2 * MAX_BODY_BYTES + 1024 * 1024, keepalive_s=10.0, keepalive_timeout_s=5.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +93,18 @@ class Link:
 
     def __init__(self, address: str, settings: UpstreamSettings) -> None:
         self.address = address
-        credentials = _credentials(settings)
-        self._channels = [_channel(address, number, credentials) for number in range(settings.channels)]
-        # What gRPC calls a method by, made once: it looks up loop, channel and metadata for each.
-        self._stubs: dict[tuple[str, int], Any] = {}
+        self._channels = [Channel(address, limits=_LIMITS, tls=_context(settings)) for _ in range(settings.channels)]
+        # Made once: the headers of a method's calls are the same each time.
+        self._methods: dict[tuple[str, int], UnaryMethod[Any, Any]] = {}
 
     async def call(self, method: Method[Req, Res], request: Req, timeout_s: float, lane: int = 0) -> Res:
         lane %= len(self._channels)
-        stub = self._stubs.get((method.path, lane))
-        if stub is None:
-            stub = self._stubs[(method.path, lane)] = self._channels[lane].unary_unary(
+        made = self._methods.get((method.path, lane))
+        if made is None:
+            made = self._methods[(method.path, lane)] = self._channels[lane].unary_unary(
                 method.path, request_serializer=method.serialize, response_deserializer=method.deserialize
             )
-        response: Res = await stub(request, timeout=timeout_s)
+        response: Res = await made(request, timeout=timeout_s)
         return response
 
     def publish_stream(self, lane: int) -> Any:
@@ -283,30 +284,10 @@ class Upstream:
         return self._links[address]
 
 
-def _credentials(settings: UpstreamSettings) -> grpc.ChannelCredentials | None:
+def _context(settings: UpstreamSettings) -> ssl.SSLContext | None:
     if settings.tls_ca is None:
         return None
-    return grpc.ssl_channel_credentials(
-        root_certificates=settings.tls_ca.read_bytes(),
-        private_key=settings.tls_key.read_bytes() if settings.tls_key else None,
-        certificate_chain=settings.tls_cert.read_bytes() if settings.tls_cert else None,
-    )
-
-
-def _channel(address: str, number: int, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
-    options = [
-        ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
-        ("grpc.max_send_message_length", -1),
-        ("grpc.keepalive_time_ms", 10_000),
-        ("grpc.keepalive_timeout_ms", 5_000),
-        # A broker that comes back is found within a second, not within gRPC's two minutes.
-        ("grpc.initial_reconnect_backoff_ms", 50),
-        ("grpc.min_reconnect_backoff_ms", 50),
-        ("grpc.max_reconnect_backoff_ms", 1_000),
-        # Channels with equal options share a connection; each of ours is to have its own.
-        ("grpc.use_local_subchannel_pool", 1),
-        ("cursus.channel", number),
-    ]
-    if credentials is None:
-        return grpc.aio.insecure_channel(address, options)
-    return grpc.aio.secure_channel(address, credentials, options)
+    context = ssl.create_default_context(cafile=settings.tls_ca)
+    if settings.tls_cert is not None:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    return context

@@ -19,6 +19,7 @@ from grpc_status import rpc_status
 
 from cursus_broker.errors import CursusError, InvalidRequest, ShuttingDown, refusal_in
 from cursus_broker.rpc.status import internal_status, to_status
+from cursus_transport import StreamLost
 
 _log = structlog.get_logger()
 
@@ -151,11 +152,11 @@ def stream(
 
 def _client_left(error: BaseException) -> bool:
     """Whether nothing is wrong but that there is nobody to talk to any more. A client that cancels usually ends the
-    handler by cancellation; one that does so during a write ends that write first, with gRPC's InternalError.
+    handler by cancellation; one that does so during a read or a write may end that first.
     """
     if isinstance(error, BaseExceptionGroup):
         return all(map(_client_left, error.exceptions))
-    return isinstance(error, grpc.aio.InternalError | CursusError)
+    return isinstance(error, StreamLost | CursusError)
 
 
 async def _abort(context: grpc.aio.ServicerContext[Request, Response], status: Status) -> NoReturn:

@@ -6,16 +6,17 @@ rpc/wire.py, so that sets stay bytes. Everything else uses the public messages.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import grpc
 from google.protobuf.descriptor import Descriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health as grpc_health
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from cursus_broker.errors import StorageFailed
 from cursus_broker.rpc import guard
@@ -34,6 +35,8 @@ from cursus_proto.v1 import (
     publish_service_pb2,
     topic_service_pb2,
 )
+from cursus_transport import Limits
+from cursus_transport import Server as GrpcServer
 
 SERVICES: Final[tuple[ServiceDescriptor, ...]] = tuple(
     descriptor
@@ -80,23 +83,24 @@ class Server:
     """Serves the contract, health and reflection on one port."""
 
     def __init__(self, settings: GrpcSettings, max_batch_bytes: int, calls: guard.OpenCalls) -> None:
-        self._server = grpc.aio.server(options=server_options(settings, max_batch_bytes))
+        self._server = GrpcServer(_limits(settings, max_batch_bytes))
         self._calls = calls
         self._gate = guard.Gate()
         self._health = grpc_health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        # What generated code registers at is a server by what it does, not by its type.
+        registry = cast("grpc.aio.Server", self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, registry)
         names = (*(service.full_name for service in SERVICES), grpc_health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        # Not by enable_server_reflection, which goes by the type and would take the servicer for threads.
+        servicer = reflection.aio.ReflectionServicer(names)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, registry)  # type: ignore[no-untyped-call]
 
     def bind(self, host: str, port: int, tls: TlsSettings) -> int:
         """Take the port, before anything is served on it. Raises StorageFailed with the reason if it cannot be had."""
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
-            if tls.cert is None:
-                return self._server.add_insecure_port(address)
-            return self._server.add_secure_port(address, _credentials(tls))
-        except (RuntimeError, OSError) as error:
-            raise StorageFailed(f"cannot listen on {address}: {error}") from error
+            return self._server.bind(host, port, None if tls.cert is None else _context(tls))
+        except OSError as error:  # ssl.SSLError is one
+            raise StorageFailed(f"cannot listen on {host}:{port}: {error}") from error
 
     async def start(self, servicers: Servicers) -> None:
         """Serve, and say so to health checks."""
@@ -110,9 +114,8 @@ class Server:
     async def stop(self, grace_s: float) -> None:
         """Tell health checks, take no new calls, let running ones go on for `grace_s`, then end them."""
         await self._health.enter_graceful_shutdown()
-        drained = await self._gate.close(grace_s)
-        # gRPC waits for calls that no handler will ever see, because they arrived while it stopped. Ours have left.
-        await self._server.stop(_LAST_CALLS_S if drained else None)
+        await self._gate.close(grace_s)
+        await self._server.stop(_LAST_CALLS_S)
 
 
 def _handler(
@@ -161,26 +164,24 @@ def _serializer(message: Descriptor) -> Callable[[Any], bytes] | None:
     return None if message.full_name in ENCODED_RESPONSES else GetMessageClass(message).SerializeToString
 
 
-def server_options(settings: GrpcSettings, max_batch_bytes: int) -> list[tuple[str, int]]:
-    return [
-        ("grpc.max_receive_message_length", max_batch_bytes + _ENVELOPE_BYTES),
-        ("grpc.max_send_message_length", -1),  # what was stored must be deliverable
-        ("grpc.max_concurrent_streams", settings.max_streams_per_connection),
-        ("grpc.keepalive_time_ms", settings.keepalive_ms),
-        ("grpc.keepalive_timeout_ms", settings.keepalive_timeout_ms),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_ping_interval_without_data_ms", settings.client_ping_interval_ms),
-        ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.so_reuseport", 0),  # two brokers on one port would share its connections at random
-    ]
-
-
-def _credentials(tls: TlsSettings) -> grpc.ServerCredentials:
-    assert tls.cert is not None, "checked by the caller"
-    assert tls.key is not None, "checked by the settings"
-    client_ca = tls.client_ca.read_bytes() if tls.client_ca is not None else None
-    return grpc.ssl_server_credentials(
-        [(tls.key.read_bytes(), tls.cert.read_bytes())],
-        root_certificates=client_ca,
-        require_client_auth=client_ca is not None,
+def _limits(settings: GrpcSettings, max_batch_bytes: int) -> Limits:
+    return Limits(
+        max_message_bytes=max_batch_bytes + _ENVELOPE_BYTES,
+        max_streams=settings.max_streams_per_connection,
+        keepalive_s=settings.keepalive_ms / 1000,
+        keepalive_timeout_s=settings.keepalive_timeout_ms / 1000,
+        min_ping_interval_s=settings.client_ping_interval_ms / 1000,
     )
+
+
+def _context(tls: TlsSettings) -> ssl.SSLContext:
+    assert tls.cert is not None, "checked by the caller"
+    for file in filter(None, (tls.cert, tls.key, tls.client_ca)):
+        file.open("rb").close()  # the errors of ssl do not name the file
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(tls.cert, tls.key)
+    if tls.client_ca is not None:
+        context.load_verify_locations(tls.client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context

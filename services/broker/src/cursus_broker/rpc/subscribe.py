@@ -109,8 +109,6 @@ class SubscribeServicer:
                 started = pb.SubscribeStarted(member_id=member_id, generation=joined.generation)
                 await outbox.write(pb.SubscribeResponse(started=started))
                 await self._run(stream, subscription, credit, outbox)
-                # A stream that broke looks at first like one that the member has closed. Only the latter takes a write.
-                await outbox.write(pb.SubscribeResponse())
                 if not start.instance_id:
                     await self._leave(group, member_id)
         finally:

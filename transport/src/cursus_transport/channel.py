@@ -1,0 +1,486 @@
+"""A gRPC client on the event loop: a channel to one address, and calls on it.
+
+Calls fail with grpc.aio.AioRpcError, as those of a grpc.aio channel do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar, cast
+
+import grpc
+from grpc import StatusCode
+
+from cursus_transport import frames
+from cursus_transport.connection import Connection, Limits
+from cursus_transport.errors import StreamLost
+from cursus_transport.frames import ErrorCode, Setting
+from cursus_transport.headers import (
+    METHOD_POST,
+    SCHEME_HTTP,
+    SCHEME_HTTPS,
+    Headers,
+    decode_metadata,
+    decode_text,
+    encode_timeout,
+    literal,
+)
+from cursus_transport.stream import Stream
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+_CONNECT_S: Final = 20.0
+"""How long one attempt to connect may take if the call that waits for it has longer."""
+
+_PAUSE_S: Final = 0.05
+"""After an attempt that failed, calls fail without another one for so long."""
+
+_CLOSE_S: Final = 1.0
+"""How long the last words may take to reach the socket."""
+
+_LARGEST_ID: Final = 2**31 - 1
+_STATUSES: Final = {code.value[0]: code for code in StatusCode}
+# What gRPC makes of an answer that is not gRPC's own.
+_HTTP_STATUSES: Final = {
+    b"400": StatusCode.INTERNAL,
+    b"401": StatusCode.UNAUTHENTICATED,
+    b"403": StatusCode.PERMISSION_DENIED,
+    b"404": StatusCode.UNIMPLEMENTED,
+    b"429": StatusCode.UNAVAILABLE,
+    b"502": StatusCode.UNAVAILABLE,
+    b"503": StatusCode.UNAVAILABLE,
+    b"504": StatusCode.UNAVAILABLE,
+}
+
+
+class ChannelClosed(grpc.aio.UsageError):
+    """The channel was closed before or during the call."""
+
+
+class _ClientStream(Stream):
+    __slots__ = ("answered", "failure")
+
+    def __init__(self, connection: Connection, stream_id: int) -> None:
+        super().__init__(connection, stream_id)
+        self.answered = False
+        self.failure: grpc.aio.AioRpcError | None = None
+
+
+class _ClientConnection(Connection):
+    def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits) -> None:
+        super().__init__(loop, limits)
+        self.last_id = -1
+        self.over = loop.create_future()
+        self.greeted = loop.create_future()
+        """Done when the peer has shown that it speaks HTTP/2, or that it does not."""
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def own_settings(self) -> dict[Setting, int]:
+        return {Setting.ENABLE_PUSH: 0}
+
+    def opening(self) -> bytes:
+        return frames.PREFACE + super().opening()
+
+    async def open(self) -> _ClientStream:
+        """A stream, once the server allows another one. Raises StreamLost."""
+        while len(self.streams) >= self.peer_max_streams and self.closing is None:
+            turn = self.loop.create_future()
+            self._waiting.append(turn)
+            await turn
+        if self.closing is None and self.last_id >= _LARGEST_ID - 2:
+            self.closing = "the connection has no stream left"
+        if self.closing is not None:
+            raise StreamLost(StatusCode.UNAVAILABLE, self.closing)
+        self.last_id += 2
+        stream = self.streams[self.last_id] = _ClientStream(self, self.last_id)
+        return stream
+
+    def _pass_turn(self) -> None:
+        while self._waiting and (len(self.streams) < self.peer_max_streams or self.closing is not None):
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                if self.closing is None:
+                    return
+
+    def settings_changed(self) -> None:
+        if not self.greeted.done():
+            self.greeted.set_result(None)
+        for _ in range(len(self._waiting)):
+            self._pass_turn()
+
+    def headers_received(self, stream_id: int, headers: Headers, *, ends: bool) -> None:
+        stream = cast("_ClientStream | None", self._stream_of(stream_id))
+        if stream is None:
+            return
+        named = dict(headers)
+        if not stream.answered:
+            stream.answered = True
+            stream.compression = named.get(b"grpc-encoding")
+            status = named.get(b":status", b"")
+            if status != b"200":
+                code = _HTTP_STATUSES.get(status, StatusCode.UNKNOWN)
+                lost = StreamLost(code, f"the peer answered with HTTP status {status.decode('latin-1')}")
+                self.stream_refused(stream, ErrorCode.CANCEL, lost)
+                return
+        if ends:
+            self._ended(stream, _failure(headers, named))
+
+    def data_ended(self, stream: Stream) -> None:
+        self._ended(cast("_ClientStream", stream), _error(StatusCode.INTERNAL, "the stream ended without a status"))
+
+    def _ended(self, stream: _ClientStream, failure: grpc.aio.AioRpcError | None) -> None:
+        stream.failure = failure
+        if not stream.local_ended:
+            # Nobody listens to what we would still send.
+            self.reset(stream, ErrorCode.NO_ERROR)
+            stream.local_ended = True
+        self.forget(stream)
+        stream.remote_ended = True
+        stream.lose(StreamLost(StatusCode.CANCELLED, "the call is over"))
+
+    def stream_lost(self, stream: Stream, lost: StreamLost) -> None:
+        cast("_ClientStream", stream).failure = _error(lost.status, str(lost))
+        stream.lose(lost)
+        self._pass_turn()
+
+    def forget(self, stream: Stream) -> None:
+        super().forget(stream)
+        self._pass_turn()
+
+    def reset(self, stream: Stream, code: ErrorCode) -> None:
+        super().reset(stream, code)
+        self._pass_turn()
+
+    def going_away(self, last_id: int, code: int, text: str) -> None:
+        super().going_away(last_id, code, text)
+        for stream in [one for one in self.streams.values() if one.id > last_id]:
+            del self.streams[stream.id]
+            self.stream_lost(stream, StreamLost(StatusCode.UNAVAILABLE, self.closing or ""))
+        self._pass_turn()
+        if not self.streams:
+            self.close()
+
+    def lost(self, reason: str) -> None:
+        self.over.set_result(None)
+        if not self.greeted.done():
+            self.greeted.set_result(None)
+        self._pass_turn()
+
+
+class Channel:
+    """Calls to one address over one connection, made when it is needed and made again when it broke."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        limits: Limits | None = None,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
+    ) -> None:
+        self.address = address
+        host, _, port = address.rpartition(":")
+        self._host, self._port = host.strip("[]"), int(port)
+        self._limits = limits or Limits()
+        self._tls = tls
+        self._server_name = (server_name or self._host) if tls is not None else None
+        if tls is not None:
+            tls.set_alpn_protocols(["h2"])
+        self._connection: _ClientConnection | None = None
+        self._connecting: asyncio.Task[_ClientConnection | StreamLost] | None = None
+        self._failed_at = 0.0
+        self._failed: StreamLost | None = None
+        self._closed = False
+        self._older: set[_ClientConnection] = set()
+
+    @property
+    def connected(self) -> bool:
+        return self._connection is not None and self._connection.closing is None
+
+    def request_headers(self, path: str) -> bytes:
+        """Of every call to a method, without its timeout."""
+        authority = f"[{self._host}]" if ":" in self._host else self._host
+        return b"".join(
+            (
+                METHOD_POST,
+                SCHEME_HTTP if self._tls is None else SCHEME_HTTPS,
+                literal(b":path", path.encode()),
+                literal(b":authority", f"{self._server_name or authority}:{self._port}".encode()),
+                literal(b"te", b"trailers"),
+                literal(b"content-type", b"application/grpc"),
+                literal(b"user-agent", b"grpc-python-cursus/1"),
+                literal(b"grpc-accept-encoding", b"identity,gzip,deflate"),
+            )
+        )
+
+    def unary_unary(
+        self, path: str, request_serializer: Callable[[Request], bytes] | None, response_deserializer: Any
+    ) -> UnaryMethod[Request, Any]:
+        return UnaryMethod(self, path, request_serializer, response_deserializer)
+
+    def stream_stream(
+        self, path: str, request_serializer: Callable[[Request], bytes] | None, response_deserializer: Any
+    ) -> Callable[[], StreamCall[Request, Any]]:
+        return lambda: StreamCall(self, path, request_serializer, response_deserializer)
+
+    async def connection(self) -> _ClientConnection:
+        """A connection that takes calls. Raises StreamLost with the reason, ChannelClosed."""
+        if self._closed:
+            raise ChannelClosed("the channel is closed")
+        found = self._connection
+        if found is not None and found.closing is None:
+            return found
+        loop = asyncio.get_running_loop()
+        attempt = self._connecting
+        if attempt is None:
+            if self._failed is not None and loop.time() - self._failed_at < _PAUSE_S:
+                raise self._failed
+            attempt = self._connecting = loop.create_task(self._connect(), name=f"connect-{self.address}")
+        # Whoever waits may be cancelled; the attempt is everybody's.
+        await asyncio.wait((attempt,))
+        if attempt.cancelled():
+            raise ChannelClosed("the channel is closed")
+        made = attempt.result()
+        if isinstance(made, StreamLost):
+            raise made
+        return made
+
+    async def _connect(self) -> _ClientConnection | StreamLost:
+        loop = asyncio.get_running_loop()
+        try:
+            made: _ClientConnection | StreamLost = await self._connected(loop)
+        except TimeoutError:
+            made = self._unreachable(f"no answer within {_CONNECT_S:g} s")
+        except OSError as error:  # ssl.SSLError is one
+            made = self._unreachable(str(error))
+        self._connecting = None
+        if isinstance(made, StreamLost):
+            self._failed, self._failed_at = made, loop.time()
+            return made
+        old, self._connection = self._connection, made
+        if old is not None and old.streams:
+            self._older.add(old)
+            old.over.add_done_callback(lambda _: self._older.discard(old))
+        return made
+
+    async def _connected(self, loop: asyncio.AbstractEventLoop) -> _ClientConnection | StreamLost:
+        """Raises OSError, TimeoutError."""
+        async with asyncio.timeout(_CONNECT_S):
+            transport, connection = await loop.create_connection(
+                lambda: _ClientConnection(loop, self._limits),
+                self._host,
+                self._port,
+                ssl=self._tls,
+                server_hostname=self._server_name,
+            )
+            try:
+                await connection.greeted
+            except asyncio.CancelledError:
+                transport.abort()
+                raise
+        return connection if connection.closing is None else self._unreachable(connection.closing)
+
+    def _unreachable(self, reason: str) -> StreamLost:
+        return StreamLost(StatusCode.UNAVAILABLE, f"cannot connect to {self.address}: {reason}")
+
+    async def close(self) -> None:
+        """End every call and the connection."""
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait((self._connecting,))
+            self._connecting = None
+        for connection in [one for one in (self._connection, *self._older) if one is not None]:
+            for stream in list(connection.streams.values()):
+                connection.reset(stream, ErrorCode.CANCEL)
+                connection.stream_lost(stream, StreamLost(StatusCode.CANCELLED, "the channel was closed"))
+            connection.close()
+            await asyncio.wait((connection.over,), timeout=_CLOSE_S)
+            connection.abort("the channel was closed")
+
+    async def __aenter__(self) -> Channel:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class UnaryMethod(Generic[Request, Response]):
+    """A method with one request and one answer."""
+
+    __slots__ = ("_block", "_channel", "_decode", "_encode")
+
+    def __init__(
+        self,
+        channel: Channel,
+        path: str,
+        encode: Callable[[Request], bytes] | None,
+        decode: Callable[[bytes], Response] | None,
+    ) -> None:
+        self._channel = channel
+        self._block = channel.request_headers(path)
+        self._encode = encode
+        self._decode = decode
+
+    async def __call__(self, request: Request, timeout: float | None = None) -> Response:
+        """Raises grpc.aio.AioRpcError, and ChannelClosed if the channel is."""
+        message = cast("bytes", request) if self._encode is None else self._encode(request)
+        if timeout is None:
+            return await self._call(message, None)
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._call(message, timeout)
+        except TimeoutError as error:
+            raise _error(StatusCode.DEADLINE_EXCEEDED, "the deadline has passed") from error
+
+    async def _call(self, message: bytes, timeout_s: float | None) -> Response:
+        channel = self._channel
+        stream: _ClientStream | None = None
+        try:
+            connection = channel._connection
+            if connection is None or connection.closing is not None:
+                connection = await channel.connection()
+            stream = await connection.open()
+            block = self._block
+            if timeout_s is not None:
+                block += literal(b"grpc-timeout", encode_timeout(timeout_s))
+            head = frames.headers(block, stream.id)
+            if not stream.write_now(message, before=head, end=True):
+                connection.send(head)
+                await stream.write(message, end=True)
+            stream.local_ended = True
+            answer = await stream.read()
+            if answer is not None and await stream.read() is not None:
+                raise _error(StatusCode.INTERNAL, "a second answer to a unary call")
+        except StreamLost as lost:
+            raise (stream.failure if stream is not None else None) or _error(lost.status, str(lost)) from lost
+        except asyncio.CancelledError:
+            if stream is not None:
+                stream.reset(ErrorCode.CANCEL, StreamLost(StatusCode.CANCELLED, "cancelled here"))
+            raise
+        if stream.failure is not None:
+            raise stream.failure
+        if answer is None:
+            raise _error(StatusCode.INTERNAL, "no answer to a unary call")
+        return cast("Response", answer) if self._decode is None else self._decode(cast("bytes", answer))
+
+
+class StreamCall(Generic[Request, Response]):
+    """One bidirectional call. Begins to connect when it is first read or written."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        path: str,
+        encode: Callable[[Request], bytes] | None,
+        decode: Callable[[bytes], Response] | None,
+    ) -> None:
+        self._channel = channel
+        self._path = path
+        self._encode = encode
+        self._decode = decode
+        self._stream: _ClientStream | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._failure: grpc.aio.AioRpcError | None = None
+        self._done_writing = False
+
+    async def _opened(self) -> _ClientStream:
+        """Raises AioRpcError, ChannelClosed."""
+        if self._failure is not None:
+            raise self._failure
+        if self._stream is not None:
+            return self._stream
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+        # Whoever waits may be cancelled; reader and writer open the stream together.
+        await asyncio.wait((self._opening,))
+        if self._failure is not None:
+            raise self._failure
+        if self._stream is None:
+            raise ChannelClosed("the channel is closed")
+        return self._stream
+
+    async def _open(self) -> None:
+        try:
+            connection = await self._channel.connection()
+            stream = await connection.open()
+        except StreamLost as lost:
+            self._failure = _error(lost.status, str(lost))
+        except ChannelClosed:
+            return
+        else:
+            connection.send(frames.headers(self._channel.request_headers(self._path), stream.id))
+            self._stream = stream
+
+    async def write(self, request: Request) -> None:
+        """Raises AioRpcError once the call is over."""
+        message = cast("bytes", request) if self._encode is None else self._encode(request)
+        stream = self._stream or await self._opened()
+        try:
+            await stream.write(message)
+        except StreamLost as lost:
+            raise self._why(stream, lost) from lost
+
+    async def done_writing(self) -> None:
+        if self._done_writing:
+            return
+        self._done_writing = True
+        stream = self._stream or await self._opened()
+        if stream.lost is None:
+            stream.end()
+
+    async def read(self) -> Any:
+        """The next answer, or grpc.aio.EOF at an orderly end. Raises AioRpcError at any other."""
+        stream = self._stream or await self._opened()
+        try:
+            message = await stream.read()
+        except StreamLost as lost:
+            raise self._why(stream, lost) from lost
+        if message is not None:
+            return message if self._decode is None else self._decode(cast("bytes", message))
+        if stream.failure is not None:
+            raise stream.failure
+        return grpc.aio.EOF
+
+    @staticmethod
+    def _why(stream: _ClientStream, lost: StreamLost) -> grpc.aio.AioRpcError:
+        return stream.failure or _error(lost.status, str(lost))
+
+    def cancel(self) -> bool:
+        """End the call at once; False if it is over already."""
+        if self._stream is None:
+            over, self._failure = self._failure is not None, self._failure or _CANCELLED
+            if self._opening is not None:
+                self._opening.cancel()
+            return not over
+        if self._stream.lost is not None:
+            return False
+        self._stream.failure = _CANCELLED
+        self._stream.reset(ErrorCode.CANCEL, StreamLost(StatusCode.CANCELLED, "cancelled here"))
+        return True
+
+
+def _failure(headers: Headers, named: dict[bytes, bytes]) -> grpc.aio.AioRpcError | None:
+    """What trailers say; None if all is well."""
+    status = named.get(b"grpc-status", b"")
+    if status == b"0":
+        return None
+    text = decode_text(named.get(b"grpc-message", b""))
+    code = _STATUSES.get(int(status), StatusCode.UNKNOWN) if status.isdigit() else StatusCode.UNKNOWN
+    try:
+        trailing = grpc.aio.Metadata(*decode_metadata(headers))
+    except ValueError:
+        return _error(code, text)
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, details=text)
+
+
+def _error(code: StatusCode, text: str) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details=text)
+
+
+_CANCELLED: Final = _error(StatusCode.CANCELLED, "cancelled here")

@@ -1,0 +1,422 @@
+"""A gRPC server on the event loop: takes the handlers that generated code registers, and the contexts they use."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import socket
+import ssl
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import grpc
+import structlog
+from grpc import StatusCode
+
+from cursus_transport import frames
+from cursus_transport.connection import Connection, Limits
+from cursus_transport.errors import ConnectionFailed, StreamLost
+from cursus_transport.frames import ErrorCode, Setting
+from cursus_transport.headers import (
+    STATUS_200,
+    Headers,
+    Metadata,
+    decode_metadata,
+    decode_timeout,
+    encode_metadata,
+    encode_text,
+    literal,
+)
+from cursus_transport.stream import Stream
+
+_log = structlog.get_logger()
+
+_BACKLOG: Final = 1024
+_PREFACE_S: Final = 10.0
+"""How long a connection may take to say that it speaks HTTP/2."""
+
+_FLUSH_S: Final = 1.0
+"""How long a connection may take for its last words."""
+
+_MOST_EARLY_PINGS: Final = 2
+_RESPONSE: Final = STATUS_200 + literal(b"content-type", b"application/grpc")
+_ACCEPTED: Final = literal(b"grpc-accept-encoding", b"identity,gzip,deflate")
+_OK: Final = literal(b"grpc-status", b"0")
+_UNSUPPORTED_MEDIA: Final = literal(b":status", b"415")
+
+if TYPE_CHECKING:
+    Handler = grpc.RpcMethodHandler[Any, Any]
+
+
+class Aborted(Exception):
+    """A handler has ended its call with a status."""
+
+    def __init__(self, code: StatusCode, details: str, metadata: Metadata) -> None:
+        super().__init__(details)
+        self.code = code
+        self.details = details
+        self.metadata = metadata
+
+
+@dataclass(frozen=True, slots=True)
+class _HandlerDetails(grpc.HandlerCallDetails):
+    method: str
+    invocation_metadata: Metadata
+
+
+class Call:
+    """One call, and the context its handler sees: what grpc.aio's servicer context offers, as far as it is used."""
+
+    def __init__(self, connection: _ServerConnection, stream: Stream, handler: Handler, headers: Headers) -> None:
+        self.stream = stream
+        self._connection = connection
+        self._handler = handler
+        self._headers = headers
+        self._answered = False
+        self._expired = False
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, timeout_s: float | None) -> asyncio.Task[None]:
+        if timeout_s is not None:
+            self._timer = self._connection.loop.call_later(timeout_s, self._expire)
+        self._task = self._connection.loop.create_task(self._run())
+        return self._task
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def refuse(self, lost: StreamLost) -> None:
+        """End the call because of what the client has sent, and tell it so."""
+        self._finish(lost.status, str(lost))
+        self.stream.lose(lost)
+        self.cancel()
+
+    def _expire(self) -> None:
+        self._expired = True
+        self.cancel()
+
+    # What handlers use
+
+    def peer(self) -> str:
+        return self._connection.peer
+
+    def invocation_metadata(self) -> Metadata:
+        """Raises ValueError for a binary value that is none."""
+        return decode_metadata(self._headers)
+
+    async def read(self) -> Any:
+        """The next request, or grpc.aio.EOF when the client has ended its side. Raises StreamLost."""
+        message = await self.stream.read()
+        if message is None:
+            return grpc.aio.EOF
+        decode = self._handler.request_deserializer
+        return message if decode is None else decode(message)  # type: ignore[arg-type]  # a bytearray will do
+
+    async def write(self, response: Any) -> None:
+        """Raises StreamLost."""
+        encode = self._handler.response_serializer
+        message = response if encode is None else encode(response)
+        if not self._answered:
+            self._answered = True
+            self._connection.send(frames.headers(_RESPONSE + _ACCEPTED, self.stream.id))
+        await self.stream.write(message)
+
+    async def abort(
+        self, code: StatusCode, details: str = "", trailing_metadata: Metadata | Sequence[Any] = ()
+    ) -> NoReturn:
+        raise Aborted(code, details, tuple(trailing_metadata))
+
+    # Running
+
+    async def _run(self) -> None:
+        try:
+            await self._serve()
+        except Aborted as aborted:
+            self._finish(aborted.code, aborted.details, aborted.metadata)
+        except StreamLost as lost:
+            self._finish(lost.status, str(lost))
+        except asyncio.CancelledError:
+            if not self._expired:
+                self.stream.reset(ErrorCode.CANCEL, StreamLost(StatusCode.CANCELLED, "cancelled"))
+                raise
+            self._finish(StatusCode.DEADLINE_EXCEEDED, "the deadline has passed")
+        except Exception as error:
+            _log.exception("rpc.handler.failed", peer=self.peer())
+            self._finish(StatusCode.UNKNOWN, f"the handler failed: {type(error).__name__}")
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    async def _serve(self) -> None:
+        handler = self._handler
+        if handler.request_streaming:
+            serve = handler.stream_stream if handler.response_streaming else handler.stream_unary
+            request: Any = self._requests()
+        else:
+            serve = handler.unary_stream if handler.response_streaming else handler.unary_unary
+            request = await self.read()
+            if request is grpc.aio.EOF:
+                raise Aborted(StatusCode.INTERNAL, "the call has no request", ())
+        assert serve is not None, "a handler has the function of its kind"
+        answer: Any = serve(request, self)  # type: ignore[arg-type]  # the context is ours
+        if inspect.isasyncgen(answer):
+            async for response in answer:
+                await self.write(response)
+        elif handler.response_streaming:
+            await answer
+        else:
+            await self._answer(await answer)
+            return
+        self._finish(StatusCode.OK, "")
+
+    async def _requests(self) -> AsyncIterator[Any]:
+        while (request := await self.read()) is not grpc.aio.EOF:
+            yield request
+
+    async def _answer(self, response: Any) -> None:
+        """The only answer and the status, in one piece if possible."""
+        encode = self._handler.response_serializer
+        message = response if encode is None else encode(response)
+        stream = self.stream
+        head = frames.headers(_RESPONSE + _ACCEPTED, stream.id)
+        end = frames.headers(_OK, stream.id, end=True)
+        if stream.lost is None and stream.write_now(message, before=head, after=end):
+            self._ended()
+            return
+        self._answered = True
+        self._connection.send(head)
+        await stream.write(message)
+        self._finish(StatusCode.OK, "")
+
+    def _finish(self, code: StatusCode, details: str, metadata: Metadata = ()) -> None:
+        stream = self.stream
+        if stream.lost is not None:
+            return
+        if stream.torn:
+            stream.reset(ErrorCode.REFUSED_STREAM, StreamLost(StatusCode.UNAVAILABLE, "half an answer was written"))
+            return
+        block = b"" if self._answered else _RESPONSE
+        if code is StatusCode.OK:
+            block += _OK
+        else:
+            number: int = code.value[0]
+            block += literal(b"grpc-status", b"%d" % number) + literal(b"grpc-message", encode_text(details[:4096]))
+            block += encode_metadata(metadata)
+        self._connection.send(frames.headers(block, stream.id, end=True))
+        self._ended()
+
+    def _ended(self) -> None:
+        stream = self.stream
+        stream.local_ended = True
+        if stream.remote_ended:
+            self._connection.forget(stream)
+        else:
+            # The client may stop sending: nobody reads it.
+            stream.reset(ErrorCode.NO_ERROR, StreamLost(StatusCode.CANCELLED, "the call is over"))
+
+
+class _ServerConnection(Connection):
+    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop, server.limits)
+        self._server = server
+        self._calls: dict[int, Call] = {}
+        self._running = 0
+        self._greeted = 0
+        self._preface_timer: asyncio.TimerHandle | None = None
+        self._pinged_at = 0.0
+        self._early_pings = 0
+
+    def own_settings(self) -> dict[Setting, int]:
+        return {Setting.MAX_CONCURRENT_STREAMS: self.limits.max_streams}
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._server.connections.add(self)
+        self._preface_timer = self.loop.call_later(_PREFACE_S, self.abort, "no HTTP/2 was spoken")
+
+    def lost(self, reason: str) -> None:
+        self._server.disconnected(self)
+        if self._preface_timer is not None:
+            self._preface_timer.cancel()
+
+    def receive(self, view: memoryview) -> None:
+        if self._greeted < len(frames.PREFACE):
+            expected = frames.PREFACE[self._greeted : self._greeted + len(view)]
+            if view[: len(expected)] != expected:
+                raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "this port speaks HTTP/2 (gRPC) only")
+            self._greeted += len(expected)
+            view = view[len(expected) :]
+            if self._greeted == len(frames.PREFACE) and self._preface_timer is not None:
+                self._preface_timer.cancel()
+        super().receive(view)
+
+    def headers_received(self, stream_id: int, headers: Headers, *, ends: bool) -> None:
+        if stream_id in self.streams:
+            if ends:  # trailers, which gRPC's clients do not send
+                self.streams[stream_id].end_of_data()
+            return
+        if stream_id <= self.last_id or not stream_id & 1:
+            raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} cannot be opened")
+        self.last_id = self.accepted_id = stream_id
+        if self._server.stopping or self._running >= self.limits.max_streams:
+            self.send(frames.rst_stream(stream_id, ErrorCode.REFUSED_STREAM))
+            return
+        self._open(stream_id, dict(headers), headers, ends=ends)
+
+    def _open(self, stream_id: int, named: Mapping[bytes, bytes], headers: Headers, *, ends: bool) -> None:
+        if named.get(b":method") != b"POST" or not named.get(b"content-type", b"").startswith(b"application/grpc"):
+            self.send(frames.headers(_UNSUPPORTED_MEDIA, stream_id, end=True))
+            if not ends:
+                self.send(frames.rst_stream(stream_id, ErrorCode.NO_ERROR))
+            return
+        stream = self.streams[stream_id] = Stream(self, stream_id)
+        stream.compression = named.get(b"grpc-encoding")
+        stream.remote_ended = ends
+        path = named.get(b":path", b"").decode("latin-1")
+        handler = self._server.find(path) or _refusing(StatusCode.UNIMPLEMENTED, f"there is no method {path}")
+        timeout_s = None
+        try:
+            timeout_s = decode_timeout(named[b"grpc-timeout"]) if b"grpc-timeout" in named else None
+        except ValueError as error:
+            handler = _refusing(StatusCode.INTERNAL, str(error))
+        call = Call(self, stream, handler, headers)
+        self._calls[stream_id] = call
+        self._running += 1
+        task = call.start(timeout_s)
+        self._server.tasks.add(task)
+        task.add_done_callback(lambda done: self._call_done(stream_id, done))
+
+    def _call_done(self, stream_id: int, task: asyncio.Task[None]) -> None:
+        self._running -= 1
+        self._calls.pop(stream_id, None)
+        self._server.tasks.discard(task)
+
+    def data_ended(self, stream: Stream) -> None:
+        if stream.local_ended:
+            self.forget(stream)
+
+    def stream_lost(self, stream: Stream, lost: StreamLost) -> None:
+        stream.lose(lost)
+        call = self._calls.get(stream.id)
+        if call is not None:
+            call.cancel()
+
+    def stream_refused(self, stream: Stream, code: ErrorCode, lost: StreamLost) -> None:
+        """The client is told by a status, which the handler's failing read or write leads to."""
+        call = self._calls.get(stream.id)
+        if call is not None:
+            call.refuse(lost)
+
+    def pinged(self) -> None:
+        interval_s = self.limits.min_ping_interval_s
+        now = self.loop.time()
+        if self.spoke or now - self._pinged_at >= interval_s:
+            self._early_pings = 0
+        else:
+            self._early_pings += 1
+            if self._early_pings > _MOST_EARLY_PINGS:
+                raise ConnectionFailed(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
+        self.spoke = False
+        self._pinged_at = now
+
+
+def _refusing(code: StatusCode, text: str) -> Handler:
+    async def refuse(_: object, context: Call) -> None:
+        await context.abort(code, text)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+class Server:
+    """Serves handlers on any number of ports. `add_generic_rpc_handlers` and `add_registered_method_handlers` are what
+    generated code calls.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.stopping = False
+        self.connections: set[_ServerConnection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._generic: list[grpc.GenericRpcHandler] = []
+        self._methods: dict[str, Handler] = {}
+        self._sockets: list[tuple[socket.socket, ssl.SSLContext | None]] = []
+        self._listeners: list[asyncio.Server] = []
+        self._left = asyncio.Event()
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        self._generic.extend(handlers)
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
+        self._methods.update({f"/{service}/{name}": handler for name, handler in handlers.items()})
+
+    def find(self, path: str) -> Handler | None:
+        found = self._methods.get(path)
+        if found is None:
+            details = _HandlerDetails(path, ())
+            found = next((one for generic in self._generic if (one := generic.service(details)) is not None), None)
+            if found is not None:
+                self._methods[path] = found
+        return found
+
+    def bind(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Take the port on every address of the host, before anything is served on it; 0 picks one. Raises OSError."""
+        if tls is not None:
+            tls.set_alpn_protocols(["h2"])
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            listening = socket.socket(family, kind, protocol)
+            self._sockets.append((listening, tls))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                # The wildcard is for everybody; the others are what they say.
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address[0] != "::"))
+            listening.bind((address[0], port, *address[2:]))
+            listening.listen(_BACKLOG)
+            port = listening.getsockname()[1]
+        return port
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        for listening, tls in self._sockets:
+            self._listeners.append(
+                await loop.create_server(
+                    lambda: _ServerConnection(self, loop), sock=listening, ssl=tls, backlog=_BACKLOG
+                )
+            )
+
+    async def stop(self, grace_s: float | None) -> None:
+        """Take no new connections and calls, let those that run go on for the grace, then end them."""
+        self.stopping = True
+        for listener in self._listeners:
+            listener.close()
+        for listening, _ in self._sockets:
+            listening.close()
+        for connection in self.connections:
+            connection.send(frames.goaway(connection.accepted_id, ErrorCode.NO_ERROR, "the server stops"))
+        if self.tasks and grace_s:
+            await asyncio.wait(self.tasks, timeout=grace_s)
+        for task in self.tasks:
+            task.cancel()
+        if self.tasks:
+            await asyncio.wait(self.tasks)
+        await self._close_connections()
+
+    async def _close_connections(self) -> None:
+        for connection in list(self.connections):
+            connection.close()
+        try:
+            async with asyncio.timeout(_FLUSH_S):
+                while self.connections:
+                    self._left.clear()
+                    await self._left.wait()
+        except TimeoutError:
+            for connection in list(self.connections):
+                connection.abort("the server stops")
+
+    def disconnected(self, connection: _ServerConnection) -> None:
+        self.connections.discard(connection)
+        self._left.set()

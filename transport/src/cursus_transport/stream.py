@@ -1,0 +1,296 @@
+"""One stream of a connection: messages put together from DATA frames and cut into them, within the flow windows."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from grpc import StatusCode
+
+from cursus_transport.errors import StreamLost
+from cursus_transport.frames import DATA, END_STREAM, HEAD, MESSAGE_HEAD, PREFIX, ErrorCode, window_update
+
+if TYPE_CHECKING:
+    from cursus_transport.connection import Connection
+
+WINDOW_BYTES: Final = 1024 * 1024
+"""What a peer may send on a stream before its earlier messages have been read."""
+
+_TURN_BYTES: Final = 512 * 1024
+"""After so much has been written without waiting, other tasks get a turn."""
+
+_JOINED_BYTES: Final = 2048
+"""Up to here a message is copied behind its head: one buffer to write instead of two."""
+
+_PREFIX_BYTES: Final = PREFIX.size
+_COMPRESSIONS: Final = {b"gzip": 31, b"deflate": 15}
+"""How zlib calls what gRPC calls so."""
+
+
+class Stream:
+    """Both directions of one call, whichever end this is.
+
+    A peer that sends faster than `read` is called fills the window and then waits: no message that is waiting to be
+    read, no new window. So a stream holds a window and one message at most.
+    """
+
+    __slots__ = (
+        "_burst",
+        "_connection",
+        "_filled",
+        "_lost",
+        "_message",
+        "_prefix",
+        "_reader",
+        "_receive_window",
+        "_uncredited",
+        "_unread",
+        "_writer",
+        "compression",
+        "id",
+        "local_ended",
+        "remote_ended",
+        "send_window",
+        "torn",
+    )
+
+    def __init__(self, connection: Connection, stream_id: int) -> None:
+        self.id = stream_id
+        self.send_window = connection.peer_initial_window
+        self.compression: bytes | None = None
+        self.remote_ended = False
+        self.local_ended = False
+        self.torn = False
+        """Whether a part of a message was written and the rest was not."""
+        self._connection = connection
+        self._unread: deque[bytes | bytearray] = deque()
+        self._reader: asyncio.Future[None] | None = None
+        self._writer: asyncio.Future[None] | None = None
+        self._lost: StreamLost | None = None
+        self._prefix = b""
+        self._message: bytearray | None = None
+        self._filled = 0
+        self._receive_window = WINDOW_BYTES
+        self._uncredited = 0
+        self._burst = 0
+
+    @property
+    def lost(self) -> StreamLost | None:
+        return self._lost
+
+    # Receiving
+
+    def expect_data(self, size: int) -> bool:
+        """Whether the peer may send so much now."""
+        self._receive_window -= size
+        self._uncredited += size
+        return self._receive_window >= 0
+
+    def feed(self, piece: memoryview) -> None:
+        """Take a part of the stream's data, cut anywhere. Raises StreamLost."""
+        at, size = 0, len(piece)
+        while at < size:
+            message = self._message
+            if message is None:
+                if self._prefix or size - at < _PREFIX_BYTES:
+                    missing = _PREFIX_BYTES - len(self._prefix)
+                    self._prefix += piece[at : at + missing]
+                    at += missing
+                    if len(self._prefix) < _PREFIX_BYTES:
+                        break
+                    compressed, length = PREFIX.unpack(self._prefix)
+                    self._prefix = b""
+                else:
+                    compressed, length = PREFIX.unpack_from(piece, at)
+                    at += _PREFIX_BYTES
+                self._check(compressed, length)
+                if size - at >= length and not compressed:
+                    self._arrived(bytes(piece[at : at + length]))
+                    at += length
+                    continue
+                # The last byte says whether it is compressed, until the message is whole.
+                message = self._message = bytearray(length + 1)
+                message[length] = compressed
+                self._filled = 0
+            length = len(message) - 1
+            taken = min(length - self._filled, size - at)
+            message[self._filled : self._filled + taken] = piece[at : at + taken]
+            self._filled += taken
+            at += taken
+            if self._filled == length:
+                compressed = message.pop()
+                self._message = None
+                self._arrived(self._decompress(message) if compressed else message)
+        if not self._unread:
+            self._credit()
+
+    def _check(self, compressed: int, length: int) -> None:
+        most = self._connection.limits.max_message_bytes
+        if length > most:
+            raise StreamLost(StatusCode.RESOURCE_EXHAUSTED, f"a message of {length} bytes, and {most} are allowed")
+        if compressed > 1 or (compressed and self.compression not in _COMPRESSIONS):
+            known = "identity, gzip and deflate are known"
+            named = (self.compression or b"none named").decode("latin-1")
+            raise StreamLost(StatusCode.UNIMPLEMENTED, f"a compressed message (encoding: {named}); {known}")
+
+    def _decompress(self, message: bytearray) -> bytes:
+        assert self.compression is not None, "checked with the message's head"
+        most = self._connection.limits.max_message_bytes
+        unpacking = zlib.decompressobj(_COMPRESSIONS[self.compression])
+        try:
+            plain = unpacking.decompress(message, most + 1)
+        except zlib.error as error:
+            raise StreamLost(StatusCode.INTERNAL, f"a message cannot be decompressed: {error}") from error
+        if len(plain) > most:
+            raise StreamLost(StatusCode.RESOURCE_EXHAUSTED, f"a message decompresses to more than {most} bytes")
+        if not unpacking.eof:
+            raise StreamLost(StatusCode.INTERNAL, "a compressed message is not whole")
+        return plain
+
+    def _arrived(self, message: bytes | bytearray) -> None:
+        self._unread.append(message)
+        self._wake_reader()
+
+    def end_of_data(self) -> None:
+        """The peer has said its last word. Raises StreamLost if that was half a message."""
+        self.remote_ended = True
+        if self._message is not None or self._prefix:
+            raise StreamLost(StatusCode.INTERNAL, "the stream ended within a message")
+        self._wake_reader()
+
+    def lose(self, lost: StreamLost) -> None:
+        """The stream is over for both directions. What arrived before can still be read."""
+        if self._lost is None:
+            self._lost = lost
+        self._wake_reader()
+        self.wake_writer()
+
+    def _wake_reader(self) -> None:
+        reader = self._reader
+        if reader is not None:
+            self._reader = None
+            if not reader.done():
+                reader.set_result(None)
+
+    def _credit(self) -> None:
+        """Let the peer send on, once it is worth a frame."""
+        if self._uncredited >= WINDOW_BYTES // 2 and not self.remote_ended:
+            self._connection.send(window_update(self.id, self._uncredited))
+            self._receive_window += self._uncredited
+            self._uncredited = 0
+
+    async def read(self) -> bytes | bytearray | None:
+        """The next message; None when the peer has ended its side. One reader at a time. Raises StreamLost.
+
+        A cancelled read loses nothing: the message is there for the next one.
+        """
+        while not self._unread:
+            if self.remote_ended:
+                return None
+            if self._lost is not None:
+                raise self._lost
+            self._reader = reader = self._connection.loop.create_future()
+            await reader
+        return self._take()
+
+    def read_now(self) -> bytes | bytearray | None:
+        """A message that is there already."""
+        return self._take() if self._unread else None
+
+    def _take(self) -> bytes | bytearray:
+        message = self._unread.popleft()
+        if not self._unread:
+            self._credit()
+        return message
+
+    # Sending
+
+    def write_now(self, message: bytes, before: bytes = b"", after: bytes = b"", *, end: bool = False) -> bool:
+        """Write a message at once, with frames of the same stream before and after it; False if it has to wait."""
+        connection, size = self._connection, len(message) + _PREFIX_BYTES
+        if (
+            size > self.send_window
+            or size > connection.send_window
+            or size > connection.peer_max_frame
+            or connection.congested
+            or self._lost is not None
+        ):
+            return False
+        self.send_window -= size
+        connection.send_window -= size
+        head = MESSAGE_HEAD.pack(size >> 8, size & 0xFF, DATA, END_STREAM if end else 0, self.id, 0, len(message))
+        if len(message) <= _JOINED_BYTES:
+            connection.send(b"".join((before, head, message, after)))
+        else:
+            connection.send_many((before + head, message, after) if after else (before + head, message))
+        return True
+
+    async def write(self, message: bytes, *, end: bool = False) -> None:
+        """Returns when the message is on its way as far as the windows and the socket let it. Raises StreamLost.
+
+        Not to be cancelled if the stream is to go on: half a message cannot be taken back.
+        """
+        if self._burst < _TURN_BYTES and self.write_now(message, end=end):
+            self._burst += len(message)
+            return
+        await asyncio.sleep(0)
+        self._burst = 0
+        if not self.write_now(message, end=end):
+            await self._write_in_parts(message, end=end)
+
+    async def _write_in_parts(self, message: bytes, *, end: bool) -> None:
+        connection = self._connection
+        rest = memoryview(message)
+        self.torn = True
+        prefix = PREFIX.pack(0, len(message))
+        while prefix or rest:
+            room = min(self.send_window, connection.send_window)
+            while room <= 0 or connection.congested or self._lost is not None:
+                await self._writable()
+                room = min(self.send_window, connection.send_window)
+            frames: list[bytes | memoryview] = []
+            room = spent = min(room, _TURN_BYTES, len(prefix) + len(rest))
+            while room:
+                size = min(room, connection.peer_max_frame)
+                room -= size
+                part = rest[: size - len(prefix)] if size > len(prefix) else rest[:0]
+                written, prefix = prefix[:size], prefix[size:]
+                rest = rest[len(part) :]
+                last = end and not prefix and not rest
+                head = HEAD.pack(size >> 8, size & 0xFF, DATA, END_STREAM if last else 0, self.id)
+                frames.append(head + written)
+                if part:
+                    frames.append(part)
+            self.send_window -= spent
+            connection.send_window -= spent
+            connection.send_many(frames)
+        self.torn = False
+
+    def end(self) -> None:
+        """Say that nothing more will be written."""
+        self.local_ended = True
+        self._connection.send(HEAD.pack(0, 0, DATA, END_STREAM, self.id))
+
+    async def _writable(self) -> None:
+        """Wait for a window or the socket. Raises StreamLost if there is nothing to wait for any more."""
+        if self._lost is not None:
+            raise self._lost
+        self._writer = writer = self._connection.loop.create_future()
+        self._connection.await_room(self)
+        try:
+            await writer
+        finally:
+            self._writer = None
+        if self._lost is not None:
+            raise self._lost
+
+    def wake_writer(self) -> None:
+        if self._writer is not None and not self._writer.done():
+            self._writer.set_result(None)
+
+    def reset(self, code: ErrorCode, lost: StreamLost) -> None:
+        """Give the stream up and tell the peer, unless both have ended it already."""
+        self._connection.reset(self, code)
+        self.lose(lost)
