@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cursus_gateway import delivery
+from cursus_gateway.columns import FEWEST_ROWS
 from cursus_gateway.delivery import Written, write_messages
-from cursus_gateway.tables import FEWEST_ROWS
 from cursus_proto.internal.v1.opaque_pb2 import RecordBatch
 from cursus_proto.records import MalformedRecordSet, pack
 from cursus_proto.v1.records_pb2 import CODEC_GZIP, CODEC_NONE, Record

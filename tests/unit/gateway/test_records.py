@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cursus_gateway import records
+from cursus_gateway.columns import FEWEST_ROWS
 from cursus_gateway.delivery import write_messages
 from cursus_gateway.records import MIN_MESSAGE_BYTES, MalformedMessages, Run, read_messages, varint
 from cursus_proto import records as record_sets
@@ -75,6 +77,24 @@ def test_every_field_survives_the_round_trip(messages: list[Message], judged: bo
     assert round_trip(messages, judged=judged) == with_offsets(messages)
 
 
+@pytest.mark.parametrize("key", [b"", b"key"])
+@pytest.mark.parametrize("judged", [True, False])
+def test_messages_that_are_alike_go_the_fast_way(key: bytes, judged: bool) -> None:
+    body = encode([Message(1_000 + n, b"p", key, 3, bytes([n]) * 100) for n in range(FEWEST_ROWS)])
+    assert records._same_size(body, 0, FEWEST_ROWS, judged) is not None
+
+
+@given(at=st.integers(0, 10_000), byte=st.integers(1, 255), judged=st.booleans())
+def test_any_byte_that_differs_is_read_as_the_general_way_reads_it(at: int, byte: int, judged: bool) -> None:
+    messages = [Message(1_000 + n, b"p", b"key", 3, bytes([n]) * 20) for n in range(FEWEST_ROWS)]
+    body = bytearray(encode(messages))
+    body[at % len(body)] ^= byte
+    with contextlib.suppress(struct.error):  # a length that reaches beyond the end
+        fast = records._same_size(bytes(body), 0, FEWEST_ROWS, judged)
+        if fast is not None:
+            assert list(fast.runs) == list(records._any_size(bytes(body), 0, FEWEST_ROWS, judged).runs)
+
+
 @given(MESSAGES, st.sampled_from([records_pb2.CODEC_GZIP, records_pb2.CODEC_ZSTD]))
 def test_every_field_survives_a_compressed_set(messages: list[Message], codec: int) -> None:
     assert round_trip(messages, judged=True, codec=codec) == with_offsets(messages)
@@ -89,8 +109,14 @@ def test_record_sets_are_what_protobuf_itself_encodes(messages: list[Message], j
 
 
 @given(
-    first=st.one_of(st.integers(0, 300), st.integers(2**14 - 5, 2**14 + 5), st.integers(2**62 - 3, 2**64 - 13)),
-    count=st.integers(1, 12),
+    first=st.one_of(
+        st.integers(0, 300),
+        st.integers(2**14 - 40, 2**14 + 5),
+        st.integers(2**62 - 40, 2**62 + 40),
+        st.integers(2**63 - 40, 2**63 + 40),
+        st.integers(2**64 - 100, 2**64 - FEWEST_ROWS - 12),
+    ),
+    count=st.integers(FEWEST_ROWS, FEWEST_ROWS + 12),
     producer_id=st.sampled_from([b"", b"p"]),
     key=st.sampled_from([b"", b"key"]),
     epoch=st.sampled_from([0, 7, -1]),

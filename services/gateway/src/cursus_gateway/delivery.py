@@ -13,8 +13,9 @@ from typing import Final
 
 import numpy as np
 
+from cursus_gateway.columns import FEWEST_ROWS
 from cursus_gateway.records import EPOCH_PAYLOAD, LENGTH, MIN_MESSAGE_BYTES, NO_EVENT, SCHEMA_AGGREGATE_METADATA
-from cursus_gateway.tables import FEWEST_ROWS, Table
+from cursus_gateway.tables import Table
 from cursus_proto.internal.v1.opaque_pb2 import RecordBatch
 from cursus_proto.records import unpack
 from cursus_proto.v1.records_pb2 import Record

@@ -18,23 +18,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cursus_gateway import columns
+from cursus_gateway.columns import Numbers
 from cursus_gateway.records import EPOCH_PAYLOAD, LENGTH, MIN_MESSAGE_BYTES, NO_EVENT
-
-Numbers: TypeAlias = NDArray[np.uint64]
-
-# Below this number of rows, setting up a table takes longer than going from record to record.
-FEWEST_ROWS: Final = 24
 
 _RECORD: Final = 0x0A
 _KEY: Final = 0x0A
 _VALUE: Final = 0x12
 _SEQUENCE: Final = 0x48
-_BIG_ENDIAN: Final = np.dtype(">u8")
 _LITTLE_ENDIAN: Final = np.dtype("<u8")
 # A tag and a sequence below 2**49, which are read as one word. No producer counts farther.
 _MAX_TAIL_BYTES: Final = 8
@@ -75,9 +70,9 @@ class Table:
         shape = _shape(packed, len(packed) // rows)
         if shape is None:
             return None
-        if not _is_constant(packed, rows, shape.stride, 0, shape.key_at):
+        if not columns.is_constant(packed, rows, shape.stride, 0, shape.key_at):
             return None
-        if not _is_constant(packed, rows, shape.stride, shape.key_at + shape.key_bytes, shape.payload_at):
+        if not columns.is_constant(packed, rows, shape.stride, shape.key_at + shape.key_bytes, shape.payload_at):
             return None
         sequences: Numbers | None = None
         if shape.tail_at < shape.stride:
@@ -103,26 +98,15 @@ class Table:
             (bytes(16), before_key, bytes(shape.key_bytes), before_payload, bytes(shape.payload_bytes), NO_EVENT)
         )
         written = bytearray(row) * count
-        offsets = np.arange(first_offset, first_offset + count, dtype=np.uint64)
-        np.ndarray(count, _BIG_ENDIAN, written, 0, (len(row),))[:] = offsets
-        np.ndarray(count, _BIG_ENDIAN, written, 8, (len(row),))[:] = sequences
+        columns.big_endian(written, count, len(row), 0)[:] = columns.counted(first_offset, count)
+        columns.big_endian(written, count, len(row), 8)[:] = sequences
         for source_at, target_at, size in (
             (shape.key_at, key_at, shape.key_bytes),
             (shape.payload_at, payload_at, shape.payload_bytes),
         ):
-            if size:
-                block = np.dtype((np.void, size))
-                source = np.ndarray(count, block, self._packed, begin * shape.stride + source_at, (shape.stride,))
-                np.ndarray(count, block, written, target_at, (len(row),))[:] = source
+            source_at += begin * shape.stride
+            columns.copy(count, size, self._packed, shape.stride, source_at, written, len(row), target_at)
         return written
-
-
-def _is_constant(packed: bytes, rows: int, stride: int, begin: int, end: int) -> bool:
-    """Whether every row has the first one's bytes from `begin` to `end`."""
-    if begin == end:
-        return True
-    column = np.ndarray(rows, np.dtype((np.void, end - begin)), packed, begin, (stride,))
-    return column.tobytes() == packed[begin:end] * rows
 
 
 def _read_sequences(packed: bytes, rows: int, shape: _Shape) -> Numbers | None:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-import grpc
 import structlog
 from google.rpc.status_pb2 import Status
 
@@ -19,7 +18,7 @@ from cursus_broker.publish.publisher import Publisher
 from cursus_broker.rpc.convert import fill_receipt, submission_from_proto
 from cursus_broker.rpc.guard import Stream
 from cursus_broker.rpc.status import internal_status, to_status
-from cursus_broker.rpc.streams import Stopping, as_request, read_first
+from cursus_broker.rpc.streams import Stopping, read_first, read_next
 from cursus_proto.internal.v1 import opaque_pb2
 from cursus_proto.v1 import publish_service_pb2 as pb
 
@@ -79,11 +78,7 @@ class _Unanswered:
 
 
 class _PublishStream:
-    """One publish stream: a reader that is a message ahead, an appender, and an answerer that keeps the order.
-
-    The reader asks for the next message before the last one is appended: gRPC's threads receive the one while the
-    event loop is busy with the other.
-    """
+    """One publish stream: an appender that reads it, and an answerer that keeps the order."""
 
     def __init__(
         self,
@@ -101,9 +96,8 @@ class _PublishStream:
         self._unanswered: deque[_Unanswered] = deque()
         self._unanswered_bytes = 0
         self._ended = False
-        self._received: deque[object] = deque()
-        self._arrived = asyncio.Event()
-        self._taken = asyncio.Event()
+        self._stopped = False
+        self._reading = False
         self._work = asyncio.Event()
         self._room = asyncio.Event()
         self._enough = asyncio.Event()
@@ -115,43 +109,27 @@ class _PublishStream:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._answer_all(), name="publish-answers")
-            reading = tasks.create_task(self._read_all(), name="publish-reads")
             appending = tasks.create_task(self._append_all(), name="publish-appends")
             stopping = tasks.create_task(self._stopping.wait(), name="publish-stopping")
             await asyncio.wait((appending, stopping), return_when=asyncio.FIRST_COMPLETED)
-            stopped = not appending.done()
-            if stopped:
+            if not appending.done():
                 # What was read is appended and answered; what was not read was never accepted.
-                reading.cancel()
-                self._receive(grpc.aio.EOF)
+                self._stopped = True
+                if self._reading:
+                    appending.cancel()
                 await asyncio.wait((appending,))
             stopping.cancel()
             self._ended = True
             self._work.set()
             self._enough.set()
-        if stopped:
+        if self._stopped:
             raise ShuttingDown
 
-    async def _read_all(self) -> None:
-        message: object = None
-        while message is not grpc.aio.EOF:
-            message = await self._stream.read()
-            self._receive(message)
-            while len(self._received) > 1:
-                self._taken.clear()
-                await self._taken.wait()
-
-    def _receive(self, message: object) -> None:
-        self._received.append(message)
-        self._arrived.set()
-
     async def _append_all(self) -> None:
-        while True:
-            while not self._received:
-                self._arrived.clear()
-                await self._arrived.wait()
-            request = as_request(self._received.popleft(), opaque_pb2.PublishStreamRequest)
-            self._taken.set()
+        while not self._stopped:
+            self._reading = True
+            request = await read_next(self._stream, opaque_pb2.PublishStreamRequest)
+            self._reading = False
             if request is None:
                 return
             if request.WhichOneof("request") != "publish":

@@ -36,11 +36,7 @@ Message = TypeVar("Message", PublishStreamRequest, ConsumeRequest, SubscribeRequ
 
 async def read_next(stream: Stream, kind: type[Message]) -> Message | None:
     """The next request; None once the client has closed its side. Raises InvalidRequest."""
-    return as_request(await stream.read(), kind)
-
-
-def as_request(message: object, kind: type[Message]) -> Message | None:
-    """What a stream's `read` has answered; None if that is the end of the client's side. Raises InvalidRequest."""
+    message = await stream.read()
     if message is grpc.aio.EOF:
         return None
     if isinstance(message, Undecodable):
