@@ -42,7 +42,6 @@ _PAUSE_S: Final = 0.05
 _CLOSE_S: Final = 1.0
 """How long the last words may take to reach the socket."""
 
-_LARGEST_ID: Final = 2**31 - 1
 _STATUSES: Final = {code.value[0]: code for code in StatusCode}
 # What gRPC makes of an answer that is not gRPC's own.
 _HTTP_STATUSES: Final = {
@@ -91,7 +90,7 @@ class _ClientConnection(Connection):
             turn = self.loop.create_future()
             self._waiting.append(turn)
             await turn
-        if self.closing is None and self.last_id >= _LARGEST_ID - 2:
+        if self.closing is None and self.last_id >= frames.LARGEST_ID - 2:
             self.closing = "the connection has no stream left"
         if self.closing is not None:
             raise StreamLost(StatusCode.UNAVAILABLE, self.closing)

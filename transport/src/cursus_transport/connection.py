@@ -260,6 +260,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 high, low, kind, flags, stream_id = frames.HEAD.unpack_from(view, at)
                 length = high << 8 | low
+                stream_id &= frames.LARGEST_ID
                 if kind == frames.DATA and not flags & frames.PADDED:
                     self._begin_data(flags, stream_id, length)
                     at += _HEAD_BYTES
@@ -280,6 +281,7 @@ class Connection(asyncio.BufferedProtocol):
                 return taken
         high, low, kind, flags, stream_id = frames.HEAD.unpack_from(partial)
         length = high << 8 | low
+        stream_id &= frames.LARGEST_ID
         if kind == frames.DATA and not flags & frames.PADDED:
             partial.clear()
             self._begin_data(flags, stream_id, length)
@@ -303,8 +305,8 @@ class Connection(asyncio.BufferedProtocol):
             self.send(frames.window_update(0, self._uncredited))
             self._uncredited = 0
         if stream is not None and (stream.remote_ended or not stream.expect_data(length)):
-            lost = StreamLost(StatusCode.INTERNAL, "the peer sent more than it may")
-            self._refuse(stream, ErrorCode.FLOW_CONTROL_ERROR, lost)
+            code = ErrorCode.STREAM_CLOSED if stream.remote_ended else ErrorCode.FLOW_CONTROL_ERROR
+            self._refuse(stream, code, StreamLost(StatusCode.INTERNAL, "the peer sent more than it may"))
             stream = None
         self._data_stream = stream
         self._data_left = length
@@ -356,6 +358,8 @@ class Connection(asyncio.BufferedProtocol):
     def _frame(self, kind: int, flags: int, stream_id: int, body: memoryview) -> None:
         if self._block is not None and (kind != Kind.CONTINUATION or stream_id != self._block_of):
             raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "a header block was interrupted")
+        if (kind in _OF_CONNECTIONS and stream_id) or (kind in _OF_STREAMS and not stream_id):
+            raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, f"{Kind(kind).name} with stream id {stream_id}")
         try:
             match kind:
                 case Kind.HEADERS:
@@ -376,7 +380,9 @@ class Connection(asyncio.BufferedProtocol):
                     self.going_away(*frames.parse_goaway(body))
                 case Kind.PUSH_PROMISE:
                     raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "nothing is to be pushed")
-                case _:  # PRIORITY, which says nothing any more, and what later versions may add
+                case Kind.PRIORITY:
+                    self._priority(stream_id, body)
+                case _:  # what later versions may add
                     pass
         except (ValueError, IndexError, struct.error) as error:
             name = Kind(kind).name
@@ -396,14 +402,21 @@ class Connection(asyncio.BufferedProtocol):
         if flags & frames.PADDED:
             body = _without_padding(body)
         if flags & frames.PRIORITY:
+            self._priority(stream_id, body[:5])
             body = body[5:]
-        if stream_id == 0:
-            raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "HEADERS without a stream")
         ends = bool(flags & frames.END_STREAM)
         if flags & frames.END_HEADERS:
             self.headers_received(stream_id, self._reader.read(bytes(body)), ends=ends)
         else:
             self._block, self._block_of, self._block_ends = bytearray(body), stream_id, ends
+
+    @staticmethod
+    def _priority(stream_id: int, body: memoryview) -> None:
+        """It says nothing any more, but it has to make sense."""
+        if len(body) != 5:
+            raise ValueError("5 are expected")
+        if frames.parse_uint32(body[:4]) & frames.LARGEST_WINDOW == stream_id:
+            raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} depends on itself")
 
     def _continuation(self, flags: int, body: memoryview) -> None:
         if self._block is None or not (body or flags & frames.END_HEADERS):
@@ -419,7 +432,8 @@ class Connection(asyncio.BufferedProtocol):
         if stream_id == 0:
             self.send_window += increment
             if increment == 0 or self.send_window > frames.LARGEST_WINDOW:
-                raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, "a window of that size cannot be")
+                code = ErrorCode.FLOW_CONTROL_ERROR if increment else ErrorCode.PROTOCOL_ERROR
+                raise ConnectionFailed(code, "a window of that size cannot be")
             self._wake_writers()
             return
         stream = self._stream_of(stream_id)
@@ -427,8 +441,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         stream.send_window += increment
         if increment == 0 or stream.send_window > frames.LARGEST_WINDOW:
-            lost = StreamLost(StatusCode.INTERNAL, "a window of that size cannot be")
-            self._refuse(stream, ErrorCode.FLOW_CONTROL_ERROR, lost)
+            code = ErrorCode.FLOW_CONTROL_ERROR if increment else ErrorCode.PROTOCOL_ERROR
+            self._refuse(stream, code, StreamLost(StatusCode.INTERNAL, "a window of that size cannot be"))
             return
         stream.wake_writer()
 
@@ -447,6 +461,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _settings(self, flags: int, body: memoryview) -> None:
         if flags & frames.ACK:
+            if body:
+                raise ValueError("an acknowledgement holds nothing")
             return
         for setting, value in frames.parse_settings(body):
             match setting:
@@ -456,6 +472,8 @@ class Connection(asyncio.BufferedProtocol):
                     if not frames.SMALLEST_MAX_FRAME <= value <= frames.LARGEST_MAX_FRAME:
                         raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, f"frames of {value} bytes cannot be")
                     self.peer_max_frame = value
+                case Setting.ENABLE_PUSH if value > 1:
+                    raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, f"ENABLE_PUSH is {value}")
                 case Setting.MAX_CONCURRENT_STREAMS:
                     self.peer_max_streams = value
                 case _:
@@ -481,6 +499,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.write(frame)
 
+
+_OF_CONNECTIONS: Final = frozenset((Kind.SETTINGS, Kind.PING, Kind.GOAWAY))
+_OF_STREAMS: Final = frozenset((Kind.DATA, Kind.HEADERS, Kind.PRIORITY, Kind.RST_STREAM, Kind.CONTINUATION))
 
 _RESETS: Final = {
     int(ErrorCode.NO_ERROR): (StatusCode.UNAVAILABLE, "the peer ended the stream without a word"),

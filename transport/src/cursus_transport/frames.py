@@ -22,6 +22,7 @@ _SETTING: Final = struct.Struct("!HL")
 _GOAWAY: Final = struct.Struct("!LL")
 
 LARGEST_WINDOW: Final = 2**31 - 1
+LARGEST_ID: Final = 2**31 - 1
 DEFAULT_WINDOW: Final = 65_535
 SMALLEST_MAX_FRAME: Final = 16_384
 LARGEST_MAX_FRAME: Final = 2**24 - 1
@@ -116,7 +117,7 @@ def goaway(last_stream_id: int, code: ErrorCode, text: str = "") -> bytes:
 def parse_goaway(body: memoryview) -> tuple[int, int, str]:
     """The last stream that was looked at, the error code, and the text."""
     last, code = _GOAWAY.unpack_from(body)
-    return last & LARGEST_WINDOW, code, bytes(body[_GOAWAY.size :]).decode(errors="replace")
+    return last & LARGEST_ID, code, bytes(body[_GOAWAY.size :]).decode(errors="replace")
 
 
 def parse_uint32(body: memoryview) -> int:

@@ -30,6 +30,10 @@ SCHEME_HTTP: Final = b"\x86"
 SCHEME_HTTPS: Final = b"\x87"
 STATUS_200: Final = b"\x88"
 
+_REQUIRED: Final = frozenset((b":method", b":scheme", b":path"))
+_REQUEST_SPECIALS: Final = _REQUIRED | {b":authority", b":protocol"}
+_HOP_BY_HOP: Final = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"))
+
 _TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _UNIT_S: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 # What a grpc-message may hold as it is.
@@ -59,6 +63,24 @@ class Reader:
         elif len(self._known) < _MOST_KNOWN:
             self._known[block] = found
         return found
+
+
+def fault_in_request(headers: Headers) -> str | None:
+    """What makes a request malformed as HTTP/2 has it; None if nothing does."""
+    special: set[bytes] = set()
+    regular = False
+    for name, value in headers:
+        if name.startswith(b":"):
+            if regular or name in special or name not in _REQUEST_SPECIALS:
+                return f"{name.decode('latin-1')} is unknown, repeated or out of place"
+            special.add(name)
+            continue
+        regular = True
+        if name != name.lower() or name in _HOP_BY_HOP or (name == b"te" and value != b"trailers"):
+            return f"the header {name.decode('latin-1')} is not for HTTP/2"
+    if not special >= _REQUIRED or (b":path", b"") in headers:
+        return "method, scheme or path is missing"
+    return None
 
 
 def literal(name: bytes, value: bytes) -> bytes:

@@ -26,6 +26,7 @@ from cursus_transport.headers import (
     decode_timeout,
     encode_metadata,
     encode_text,
+    fault_in_request,
     literal,
 )
 from cursus_transport.stream import Stream
@@ -40,6 +41,7 @@ _FLUSH_S: Final = 1.0
 """How long a connection may take for its last words."""
 
 _MOST_EARLY_PINGS: Final = 2
+_MOST_KNOWN_REQUESTS: Final = 1024
 _RESPONSE: Final = STATUS_200 + literal(b"content-type", b"application/grpc")
 _ACCEPTED: Final = literal(b"grpc-accept-encoding", b"identity,gzip,deflate")
 _OK: Final = literal(b"grpc-status", b"0")
@@ -218,6 +220,18 @@ class Call:
             stream.reset(ErrorCode.NO_ERROR, StreamLost(StatusCode.CANCELLED, "the call is over"))
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What a call's headers ask for. Equal headers ask for the same, so it is found out once."""
+
+    headers: Headers
+    malformed: str | None = None
+    handler: Handler | None = None
+    """None if it is no gRPC."""
+    timeout_s: float | None = None
+    compression: bytes | None = None
+
+
 class _ServerConnection(Connection):
     def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop, server.limits)
@@ -264,28 +278,23 @@ class _ServerConnection(Connection):
         if self._server.stopping or self._running >= self.limits.max_streams:
             self.send(frames.rst_stream(stream_id, ErrorCode.REFUSED_STREAM))
             return
-        self._open(stream_id, dict(headers), headers, ends=ends)
-
-    def _open(self, stream_id: int, named: Mapping[bytes, bytes], headers: Headers, *, ends: bool) -> None:
-        if named.get(b":method") != b"POST" or not named.get(b"content-type", b"").startswith(b"application/grpc"):
+        request = self._server.requests.get(headers) or self._server.understand(headers)
+        if request.malformed:
+            self.send(frames.rst_stream(stream_id, ErrorCode.PROTOCOL_ERROR))
+        elif request.handler is None:
             self.send(frames.headers(_UNSUPPORTED_MEDIA, stream_id, end=True))
             if not ends:
                 self.send(frames.rst_stream(stream_id, ErrorCode.NO_ERROR))
-            return
+        else:
+            self._open(stream_id, request, request.handler, ends=ends)
+
+    def _open(self, stream_id: int, request: _Request, handler: Handler, *, ends: bool) -> None:
         stream = self.streams[stream_id] = Stream(self, stream_id)
-        stream.compression = named.get(b"grpc-encoding")
+        stream.compression = request.compression
         stream.remote_ended = ends
-        path = named.get(b":path", b"").decode("latin-1")
-        handler = self._server.find(path) or _refusing(StatusCode.UNIMPLEMENTED, f"there is no method {path}")
-        timeout_s = None
-        try:
-            timeout_s = decode_timeout(named[b"grpc-timeout"]) if b"grpc-timeout" in named else None
-        except ValueError as error:
-            handler = _refusing(StatusCode.INTERNAL, str(error))
-        call = Call(self, stream, handler, headers)
-        self._calls[stream_id] = call
+        call = self._calls[stream_id] = Call(self, stream, handler, request.headers)
         self._running += 1
-        task = call.start(timeout_s)
+        task = call.start(request.timeout_s)
         self._server.tasks.add(task)
         task.add_done_callback(lambda done: self._call_done(stream_id, done))
 
@@ -305,10 +314,12 @@ class _ServerConnection(Connection):
             call.cancel()
 
     def stream_refused(self, stream: Stream, code: ErrorCode, lost: StreamLost) -> None:
-        """The client is told by a status, which the handler's failing read or write leads to."""
+        """What only gRPC forbids is answered with a status, which says more than HTTP/2's codes."""
         call = self._calls.get(stream.id)
-        if call is not None:
+        if call is not None and code is ErrorCode.CANCEL:
             call.refuse(lost)
+        else:
+            super().stream_refused(stream, code, lost)
 
     def pinged(self) -> None:
         interval_s = self.limits.min_ping_interval_s
@@ -321,6 +332,10 @@ class _ServerConnection(Connection):
                 raise ConnectionFailed(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
         self.spoke = False
         self._pinged_at = now
+
+
+def _is_grpc(headers: Mapping[bytes, bytes]) -> bool:
+    return headers[b":method"] == b"POST" and headers.get(b"content-type", b"").startswith(b"application/grpc")
 
 
 def _refusing(code: StatusCode, text: str) -> Handler:
@@ -340,6 +355,7 @@ class Server:
         self.stopping = False
         self.connections: set[_ServerConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
+        self.requests: dict[Headers, _Request] = {}
         self._generic: list[grpc.GenericRpcHandler] = []
         self._methods: dict[str, Handler] = {}
         self._sockets: list[tuple[socket.socket, ssl.SSLContext | None]] = []
@@ -351,6 +367,23 @@ class Server:
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
         self._methods.update({f"/{service}/{name}": handler for name, handler in handlers.items()})
+
+    def understand(self, headers: Headers) -> _Request:
+        named = dict(headers)
+        malformed = fault_in_request(headers)
+        if malformed is not None or not _is_grpc(named):
+            return _Request(headers, malformed)
+        path = named[b":path"].decode("latin-1")
+        handler = self.find(path) or _refusing(StatusCode.UNIMPLEMENTED, f"there is no method {path}")
+        timeout_s = None
+        try:
+            timeout_s = decode_timeout(named[b"grpc-timeout"]) if b"grpc-timeout" in named else None
+        except ValueError as error:
+            handler = _refusing(StatusCode.INTERNAL, str(error))
+        request = _Request(headers, None, handler, timeout_s, named.get(b"grpc-encoding"))
+        if len(self.requests) < _MOST_KNOWN_REQUESTS:
+            self.requests[headers] = request
+        return request
 
     def find(self, path: str) -> Handler | None:
         found = self._methods.get(path)

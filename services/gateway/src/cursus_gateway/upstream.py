@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -41,9 +40,6 @@ Res = TypeVar("Res")
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 0.4
 _MAX_LEADERS: Final = 10_000
-# Calls that end soon are made this many at a time: each takes gRPC some 27 KB while it runs, and a thousand at once are
-# not answered sooner than in turns.
-_MOST_CALLS: Final = 128
 # A fetched batch is delivered whole, and may have been stored compressed by another client.
 _LIMITS: Final = Limits(max_message_bytes=2 * MAX_BODY_BYTES + 1024 * 1024, keepalive_s=10.0, keepalive_timeout_s=5.0)
 
@@ -143,7 +139,6 @@ class Upstream:
         self._leaders: dict[tuple[str, int], str] = {}
         self._failure: str | None = "not asked yet"
         self._pipelines: dict[tuple[str, int], tuple[PublishPipeline, asyncio.Task[None]]] = {}
-        self._turns = asyncio.Semaphore(_MOST_CALLS)
         self.timeout_s = settings.request_timeout_ms / 1000
 
     @property
@@ -184,16 +179,14 @@ class Upstream:
         place: tuple[str, int] | None = None,
     ) -> Res:
         """One unary call, repeated while no broker answers and there is time. All calls made this way may be repeated
-        without harm. With a `timeout_s` of its own it may wait at the broker for long, and takes nobody's turn. Raises
-        Refused."""
+        without harm. Raises Refused."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (timeout_s or self.timeout_s)
         pause_s = _FIRST_PAUSE_S
         while True:
             link = self.home() if place is None else self.link_for(*place)
             try:
-                async with self._turn(deadline) if timeout_s is None else nullcontext():
-                    return await link.call(method, request, max(0.001, deadline - loop.time()), lane)
+                return await link.call(method, request, max(0.001, deadline - loop.time()), lane)
             except grpc.aio.AioRpcError as error:
                 refused = refused_by_call(error)
             if refused.reason == "NOT_LEADER" and place is not None:
@@ -206,19 +199,6 @@ class Upstream:
                 raise refused
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-
-    @asynccontextmanager
-    async def _turn(self, deadline: float) -> AsyncIterator[None]:
-        """Be one of the few calls at a time. Raises Refused if there is no room until the deadline."""
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._turns.acquire()
-        except TimeoutError:
-            raise Refused(BROKER_UNAVAILABLE, "no broker answers: earlier requests still wait for one") from None
-        try:
-            yield
-        finally:
-            self._turns.release()
 
     async def find_leader(self, topic: str, partition: int) -> None:
         """Asks who leads the partition, and remembers it. A broker that does not know leaves things as they are."""
