@@ -89,7 +89,12 @@ class _ClientConnection(Connection):
         while len(self.streams) >= self.peer_max_streams and self.closing is None:
             turn = self.loop.create_future()
             self._waiting.append(turn)
-            await turn
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():
+                    self._pass_turn()
+                raise
         if self.closing is None and self.last_id >= frames.LARGEST_ID - 2:
             self.closing = "the connection has no stream left"
         if self.closing is not None:
@@ -149,20 +154,24 @@ class _ClientConnection(Connection):
 
     def forget(self, stream: Stream) -> None:
         super().forget(stream)
-        self._pass_turn()
+        self._left()
 
     def reset(self, stream: Stream, code: ErrorCode) -> None:
         super().reset(stream, code)
+        self._left()
+
+    def _left(self) -> None:
+        """A stream is over: another may begin, or the connection may end if it was only kept for the last ones."""
         self._pass_turn()
+        if self.closing is not None and not self.streams:
+            self.close()
 
     def going_away(self, last_id: int, code: int, text: str) -> None:
         super().going_away(last_id, code, text)
         for stream in [one for one in self.streams.values() if one.id > last_id]:
             del self.streams[stream.id]
             self.stream_lost(stream, StreamLost(StatusCode.UNAVAILABLE, self.closing or ""))
-        self._pass_turn()
-        if not self.streams:
-            self.close()
+        self._left()
 
     def lost(self, reason: str) -> None:
         self.over.set_result(None)
@@ -255,14 +264,14 @@ class Channel:
             made: _ClientConnection | StreamLost = await self._connected(loop)
         except TimeoutError:
             made = self._unreachable(f"no answer within {_CONNECT_S:g} s")
-        except OSError as error:  # ssl.SSLError is one
+        except (OSError, UnicodeError) as error:  # ssl.SSLError is one; a name may be none that can be looked up
             made = self._unreachable(str(error))
         self._connecting = None
         if isinstance(made, StreamLost):
             self._failed, self._failed_at = made, loop.time()
             return made
         old, self._connection = self._connection, made
-        if old is not None and old.streams:
+        if old is not None and not old.over.done():
             self._older.add(old)
             old.over.add_done_callback(lambda _: self._older.discard(old))
         return made
@@ -366,7 +375,7 @@ class UnaryMethod(Generic[Request, Response]):
             raise stream.failure
         if answer is None:
             raise _error(StatusCode.INTERNAL, "no answer to a unary call")
-        return cast("Response", answer) if self._decode is None else self._decode(cast("bytes", answer))
+        return cast("Response", bytes(answer)) if self._decode is None else self._decode(cast("bytes", answer))
 
 
 class StreamCall(Generic[Request, Response]):
@@ -441,7 +450,7 @@ class StreamCall(Generic[Request, Response]):
         except StreamLost as lost:
             raise self._why(stream, lost) from lost
         if message is not None:
-            return message if self._decode is None else self._decode(cast("bytes", message))
+            return bytes(message) if self._decode is None else self._decode(cast("bytes", message))
         if stream.failure is not None:
             raise stream.failure
         return grpc.aio.EOF

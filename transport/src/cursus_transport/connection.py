@@ -93,6 +93,7 @@ class Connection(asyncio.BufferedProtocol):
         self._block_of = 0
         self._block_ends = False
         self._waiting_replies = 0
+        self._deaf = False
         self._heard = False
         self._keepalive: asyncio.TimerHandle | None = None
 
@@ -180,12 +181,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def send(self, data: bytes) -> None:
         self.spoke = True
-        if self._transport is not None:
+        if self._transport is not None and not self._deaf:
             self._transport.write(data)
 
     def send_many(self, buffers: Iterable[bytes | memoryview]) -> None:
         self.spoke = True
-        if self._transport is not None:
+        if self._transport is not None and not self._deaf:
             self._transport.writelines(buffers)
 
     def close(self, code: ErrorCode = ErrorCode.NO_ERROR, text: str = "") -> None:
@@ -194,6 +195,22 @@ class Connection(asyncio.BufferedProtocol):
             self.send(frames.goaway(self.accepted_id, code, text))
             self._transport.close()
         self.closing = self.closing or text or "the connection is closed"
+
+    def finish(self) -> None:
+        """Close, but read on until the peer has closed too: a socket that is closed with something unread takes back
+        what it has not delivered yet. Whoever calls this puts an end to the waiting with `abort`.
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing() or not transport.can_write_eof():
+            self.close()
+            return
+        self.send(frames.goaway(self.accepted_id, ErrorCode.NO_ERROR))
+        self._deaf = True
+        self.closing = self.closing or "the connection is closed"
+        try:
+            transport.write_eof()
+        except OSError:
+            transport.abort()
 
     def abort(self, reason: str) -> None:
         """End at once, whatever is waiting to be written."""
@@ -242,6 +259,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._heard = True
+        if self._deaf:
+            return
         try:
             self.receive(_buffers.view[:nbytes])
         except ConnectionFailed as failed:
@@ -336,8 +355,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _end_data(self) -> None:
         stream, self._data_stream = self._data_stream, None
-        if stream is None:
-            return
+        if stream is not None:
+            self.end(stream)
+
+    def end(self, stream: Stream) -> None:
+        """The peer has ended its side."""
         try:
             stream.end_of_data()
         except StreamLost as lost:
@@ -488,14 +510,21 @@ class Connection(asyncio.BufferedProtocol):
         change, self.peer_initial_window = value - self.peer_initial_window, value
         for stream in self.streams.values():
             stream.send_window += change
+            if stream.send_window > frames.LARGEST_WINDOW:
+                raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, "a window of that size cannot be")
             stream.wake_writer()
 
-    def _reply(self, frame: bytes) -> None:
+    def owe(self) -> None:
+        """The peer asks for an answer: it may do so for a while without reading any. Raises ConnectionFailed."""
         if self.congested:
             self._waiting_replies += 1
             if self._waiting_replies > _MOST_WAITING_REPLIES:
                 self.abort("the peer asks and does not listen")
-                return
+                # Nothing more of what it has sent is looked at.
+                raise ConnectionFailed(ErrorCode.ENHANCE_YOUR_CALM, "the peer asks and does not listen")
+
+    def _reply(self, frame: bytes) -> None:
+        self.owe()
         if self._transport is not None:
             self._transport.write(frame)
 

@@ -80,9 +80,15 @@ def head(length: int, kind: int, flags: int, stream_id: int) -> bytes:
 
 
 def headers(block: bytes, stream_id: int, *, end: bool = False) -> bytes:
-    """One HEADERS frame. What we write fits into the smallest frame a peer may allow."""
-    flags = END_HEADERS | END_STREAM if end else END_HEADERS
-    return head(len(block), Kind.HEADERS, flags, stream_id) + block
+    """A HEADERS frame, and CONTINUATION frames for what does not fit into the smallest one a peer may allow."""
+    ends = END_STREAM if end else 0
+    if len(block) <= SMALLEST_MAX_FRAME:
+        return head(len(block), Kind.HEADERS, END_HEADERS | ends, stream_id) + block
+    parts = [block[at : at + SMALLEST_MAX_FRAME] for at in range(0, len(block), SMALLEST_MAX_FRAME)]
+    written = [head(len(parts[0]), Kind.HEADERS, ends, stream_id), parts[0]]
+    for part in parts[1:]:
+        written += head(len(part), Kind.CONTINUATION, END_HEADERS if part is parts[-1] else 0, stream_id), part
+    return b"".join(written)
 
 
 def settings(values: dict[Setting, int]) -> bytes:

@@ -23,6 +23,7 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 _MOST_KNOWN: Final = 256
+_KNOWN_BYTES: Final = 1024
 
 # Places in HPACK's static table.
 METHOD_POST: Final = b"\x83"
@@ -52,15 +53,17 @@ class Reader:
         known = self._known.get(block)
         if known is not None:
             return known
-        table = self._decoder.header_table.dynamic_entries
-        independent = not table
+        table = self._decoder.header_table
+        independent, size = not table.dynamic_entries, table.maxsize
         try:
             found = tuple((bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True))
         except HPACKError as error:
             raise ConnectionFailed(ErrorCode.COMPRESSION_ERROR, f"headers cannot be read: {error}") from error
-        if not independent or table:
+        if not independent or table.dynamic_entries or table.maxsize != size:
             self._known.clear()
-        elif len(self._known) < _MOST_KNOWN:
+        elif len(block) <= _KNOWN_BYTES:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
             self._known[block] = found
         return found
 
@@ -153,7 +156,7 @@ def encode_text(text: str) -> bytes:
     >>> encode_text("50 % für alle")
     b'50 %25 f%C3%BCr alle'
     """
-    raw = text.encode()
+    raw = text.encode(errors="replace")
     if _PLAIN_TEXT.issuperset(raw):
         return raw
     return b"".join(bytes((byte,)) if byte in _PLAIN_TEXT else b"%%%02X" % byte for byte in raw)

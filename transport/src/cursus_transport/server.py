@@ -7,6 +7,7 @@ import inspect
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -42,7 +43,9 @@ _FLUSH_S: Final = 1.0
 
 _MOST_EARLY_PINGS: Final = 2
 _MOST_KNOWN_REQUESTS: Final = 1024
-_RESPONSE: Final = STATUS_200 + literal(b"content-type", b"application/grpc")
+_KNOWN_REQUEST_BYTES: Final = 1024
+_GRPC: Final = b"application/grpc"
+_RESPONSE: Final = STATUS_200 + literal(b"content-type", _GRPC)
 _ACCEPTED: Final = literal(b"grpc-accept-encoding", b"identity,gzip,deflate")
 _OK: Final = literal(b"grpc-status", b"0")
 _UNSUPPORTED_MEDIA: Final = literal(b":status", b"415")
@@ -81,9 +84,11 @@ class Call:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, timeout_s: float | None) -> asyncio.Task[None]:
+        self._task = self._connection.loop.create_task(self._run())
+        # After the task: on uvloop a timer of less than a millisecond is due at once, and a task that is cancelled
+        # before its first step never says so to the client.
         if timeout_s is not None:
             self._timer = self._connection.loop.call_later(timeout_s, self._expire)
-        self._task = self._connection.loop.create_task(self._run())
         return self._task
 
     def cancel(self) -> None:
@@ -115,7 +120,7 @@ class Call:
         if message is None:
             return grpc.aio.EOF
         decode = self._handler.request_deserializer
-        return message if decode is None else decode(message)  # type: ignore[arg-type]  # a bytearray will do
+        return bytes(message) if decode is None else decode(message)  # type: ignore[arg-type]  # a bytearray will do
 
     async def write(self, response: Any) -> None:
         """Raises StreamLost."""
@@ -148,9 +153,11 @@ class Call:
         except Exception as error:
             _log.exception("rpc.handler.failed", peer=self.peer())
             self._finish(StatusCode.UNKNOWN, f"the handler failed: {type(error).__name__}")
-        finally:
-            if self._timer is not None:
-                self._timer.cancel()
+
+    def over(self) -> None:
+        """The task is done, whether it ever ran or not."""
+        if self._timer is not None:
+            self._timer.cancel()
 
     async def _serve(self) -> None:
         handler = self._handler
@@ -165,8 +172,9 @@ class Call:
         assert serve is not None, "a handler has the function of its kind"
         answer: Any = serve(request, self)  # type: ignore[arg-type]  # the context is ours
         if inspect.isasyncgen(answer):
-            async for response in answer:
-                await self.write(response)
+            async with aclosing(answer):
+                async for response in answer:
+                    await self.write(response)
         elif handler.response_streaming:
             await answer
         else:
@@ -198,7 +206,7 @@ class Call:
         if stream.lost is not None:
             return
         if stream.torn:
-            stream.reset(ErrorCode.REFUSED_STREAM, StreamLost(StatusCode.UNAVAILABLE, "half an answer was written"))
+            stream.reset(ErrorCode.CANCEL, StreamLost(StatusCode.CANCELLED, "half an answer was written"))
             return
         block = b"" if self._answered else _RESPONSE
         if code is StatusCode.OK:
@@ -268,13 +276,15 @@ class _ServerConnection(Connection):
         super().receive(view)
 
     def headers_received(self, stream_id: int, headers: Headers, *, ends: bool) -> None:
-        if stream_id in self.streams:
+        stream = self.streams.get(stream_id)
+        if stream is not None:
             if ends:  # trailers, which gRPC's clients do not send
-                self.streams[stream_id].end_of_data()
+                self.end(stream)
             return
         if stream_id <= self.last_id or not stream_id & 1:
             raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} cannot be opened")
         self.last_id = self.accepted_id = stream_id
+        self.owe()
         if self._server.stopping or self._running >= self.limits.max_streams:
             self.send(frames.rst_stream(stream_id, ErrorCode.REFUSED_STREAM))
             return
@@ -300,7 +310,9 @@ class _ServerConnection(Connection):
 
     def _call_done(self, stream_id: int, task: asyncio.Task[None]) -> None:
         self._running -= 1
-        self._calls.pop(stream_id, None)
+        call = self._calls.pop(stream_id, None)
+        if call is not None:
+            call.over()
         self._server.tasks.discard(task)
 
     def data_ended(self, stream: Stream) -> None:
@@ -335,7 +347,8 @@ class _ServerConnection(Connection):
 
 
 def _is_grpc(headers: Mapping[bytes, bytes]) -> bool:
-    return headers[b":method"] == b"POST" and headers.get(b"content-type", b"").startswith(b"application/grpc")
+    kind = headers.get(b"content-type", b"")
+    return headers[b":method"] == b"POST" and (kind == _GRPC or kind.startswith((_GRPC + b"+", _GRPC + b";")))
 
 
 def _refusing(code: StatusCode, text: str) -> Handler:
@@ -374,14 +387,17 @@ class Server:
         if malformed is not None or not _is_grpc(named):
             return _Request(headers, malformed)
         path = named[b":path"].decode("latin-1")
-        handler = self.find(path) or _refusing(StatusCode.UNIMPLEMENTED, f"there is no method {path}")
-        timeout_s = None
+        handler = self.find(path)
+        if handler is None:
+            return _Request(headers, None, _refusing(StatusCode.UNIMPLEMENTED, f"there is no method {path}"))
         try:
             timeout_s = decode_timeout(named[b"grpc-timeout"]) if b"grpc-timeout" in named else None
         except ValueError as error:
-            handler = _refusing(StatusCode.INTERNAL, str(error))
+            return _Request(headers, None, _refusing(StatusCode.INTERNAL, str(error)))
         request = _Request(headers, None, handler, timeout_s, named.get(b"grpc-encoding"))
-        if len(self.requests) < _MOST_KNOWN_REQUESTS:
+        if len(self.requests) >= _MOST_KNOWN_REQUESTS:
+            self.requests.clear()
+        if sum(len(name) + len(value) for name, value in headers) <= _KNOWN_REQUEST_BYTES:
             self.requests[headers] = request
         return request
 
@@ -440,7 +456,7 @@ class Server:
 
     async def _close_connections(self) -> None:
         for connection in list(self.connections):
-            connection.close()
+            connection.finish()
         try:
             async with asyncio.timeout(_FLUSH_S):
                 while self.connections:
