@@ -63,6 +63,13 @@ _HEADER_VALUE: Final = b"\x12"
 
 def varint(number: int) -> bytes:
     """A number in protobuf's variable length; negative ones as 64 bits of two's complement."""
+    # Lengths and sequences are mostly short, and this is called for every record that is not like its neighbours.
+    if 0 <= number < 0x80:
+        return bytes((number,))
+    if 0 < number < 0x4000:
+        return bytes((number & 0x7F | 0x80, number >> 7))
+    if 0 < number < 0x20_0000:
+        return bytes((number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80, number >> 14))
     if number < 0:
         number += 1 << 64
     encoded = bytearray()

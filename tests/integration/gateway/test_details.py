@@ -30,13 +30,6 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack
         yield stack
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def topic(stack: Stack) -> str:
-    name = f"t-{uuid.uuid4().hex[:8]}"
-    await stack.ask(f"CREATE topic={name} partitions=1")
-    return name
-
-
 async def trim(stack: Stack, topic: str, before: int) -> None:
     async with grpc.aio.insecure_channel(stack.broker.grpc) as channel:
         request = topic_service_pb2.DeleteRecordsRequest(topic=topic)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncIterator
 
 import pytest
@@ -20,13 +19,6 @@ BATCHES, RECORDS = 100, 500
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     async with running_stack(tmp_path_factory.mktemp("paging")) as stack:
         yield stack
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def topic(stack: Stack) -> str:
-    name = f"t-{uuid.uuid4().hex[:8]}"
-    await stack.ask(f"CREATE topic={name} partitions=1")
-    return name
 
 
 def payload(number: int) -> bytes:

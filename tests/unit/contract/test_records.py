@@ -24,6 +24,12 @@ def test_records_are_counted_without_parsing_them(records: list[Record]) -> None
     assert record_sets.count(record_sets.pack(records)) == len(records)
 
 
+@pytest.mark.parametrize("number", [0, 127, 128, 2**14 - 1, 2**14, 2**21 - 1, 2**21, 2**32, 2**64 - 1, -1, -(2**63)])
+def test_varints_are_protobufs(number: int) -> None:
+    record = Record(epoch=number) if number < 2**63 else Record(sequence=number)
+    assert record.SerializeToString()[1:] == record_sets.varint(number)
+
+
 def test_a_packed_set_is_the_encoding_of_the_public_message() -> None:
     records = [Record(key=b"k", value=b"v"), Record()]
     assert record_sets.pack(records) == RecordSet(records=records).SerializeToString()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cursus_gateway import records
 from cursus_gateway.columns import FEWEST_ROWS
 from cursus_gateway.delivery import write_messages
-from cursus_gateway.records import MIN_MESSAGE_BYTES, MalformedMessages, Run, read_messages, varint
+from cursus_gateway.records import MIN_MESSAGE_BYTES, MalformedMessages, Run, read_messages
 from cursus_proto import records as record_sets
 from cursus_proto.internal.v1 import opaque_pb2
 from cursus_proto.v1 import records_pb2
@@ -184,12 +184,6 @@ def test_a_body_cut_or_continued_is_refused(messages: list[Message], data: st.Da
 def test_garbage_is_refused_or_read_but_never_crashes(body: bytes, count: int) -> None:
     with contextlib.suppress(MalformedMessages):
         read_messages(body, 0, count, judged=True)
-
-
-@pytest.mark.parametrize("number", [0, 127, 128, 2**32, 2**64 - 1, -1])
-def test_varints_are_protobufs(number: int) -> None:
-    record = records_pb2.Record(epoch=number) if number < 2**63 else records_pb2.Record(sequence=number)
-    assert record.SerializeToString()[1:] == varint(number)
 
 
 def test_reading_begins_inside_a_batch_and_ends_at_the_limits() -> None:

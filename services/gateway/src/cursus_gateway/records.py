@@ -29,6 +29,7 @@ from typing import Final
 import numpy as np
 
 from cursus_gateway import columns
+from cursus_proto.records import varint
 
 # A message record with every text empty.
 MIN_MESSAGE_BYTES: Final = 48
@@ -99,24 +100,6 @@ def read_messages(body: bytes, start: int, count: int, *, judged: bool) -> Messa
         return _same_size(body, start, count, judged) or _any_size(body, start, count, judged)
     except StructError as error:
         raise MalformedMessages("cut short inside a message") from error
-
-
-def varint(number: int) -> bytes:
-    """Protobuf's variable-length integer; a negative one as its 64-bit two's complement."""
-    # Lengths and sequences are mostly short, and this is called for every record that is not like its neighbours.
-    if 0 <= number < 0x80:
-        return bytes((number,))
-    if 0 < number < 0x4000:
-        return bytes((number & 0x7F | 0x80, number >> 7))
-    if 0 < number < 0x20_0000:
-        return bytes((number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80, number >> 14))
-    number &= 0xFFFF_FFFF_FFFF_FFFF
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
 
 
 # Nearly every length is in here: looking one up costs a tenth of encoding it.
