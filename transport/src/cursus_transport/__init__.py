@@ -7,6 +7,6 @@ where the work is done: see docs/adr.
 from cursus_transport.channel import Channel, ChannelClosed, StreamCall, UnaryMethod
 from cursus_transport.connection import Limits
 from cursus_transport.errors import StreamLost
-from cursus_transport.server import Server
+from cursus_transport.server import Call, Server
 
-__all__ = ["Channel", "ChannelClosed", "Limits", "Server", "StreamCall", "StreamLost", "UnaryMethod"]
+__all__ = ["Call", "Channel", "ChannelClosed", "Limits", "Server", "StreamCall", "StreamLost", "UnaryMethod"]

@@ -20,16 +20,13 @@ from cursus_transport import frames
 from cursus_transport.errors import ConnectionFailed, StreamLost
 from cursus_transport.frames import ErrorCode, Kind, Setting
 from cursus_transport.headers import MAX_HEADER_BYTES, Headers, Reader
+from cursus_transport.parser import MAX_FRAME_BYTES, FrameParser, check_length, without_padding
 from cursus_transport.stream import WINDOW_BYTES, Stream
-
-_MAX_FRAME_BYTES: Final = 1024 * 1024
-"""Of the DATA frames we let a peer send: fewer heads to look at."""
 
 _BUFFERED_BYTES: Final = 1024 * 1024
 """What may wait for the socket before writers wait for it."""
 
 _READ_BYTES: Final = 256 * 1024
-_HEAD_BYTES: Final = frames.HEAD.size
 _MOST_WAITING_REPLIES: Final = 1_000
 """Answers to pings and settings that a peer may ask for without reading them."""
 
@@ -57,10 +54,11 @@ class _Buffers(threading.local):
 _buffers = _Buffers()
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(FrameParser, asyncio.BufferedProtocol):
     """The protocol of a transport. The two ends say what a block of headers means, and what the end of a stream."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits) -> None:
+        super().__init__()
         self.loop = loop
         self.limits = limits
         self.streams: dict[int, Stream] = {}
@@ -82,10 +80,7 @@ class Connection(asyncio.BufferedProtocol):
         self._blocked: dict[int, Stream] = {}
         self._uncredited = 0
         self._reader = Reader()
-        # A frame that is not whole yet, other than DATA.
-        self._partial = bytearray()
-        # The DATA frame that is being received.
-        self._data_left = 0
+        # Of the DATA frame that is being received.
         self._data_stream: Stream | None = None
         self._data_ends = False
         # A header block that goes on in CONTINUATION frames.
@@ -105,7 +100,7 @@ class Connection(asyncio.BufferedProtocol):
             {
                 Setting.HEADER_TABLE_SIZE: 0,
                 Setting.INITIAL_WINDOW_SIZE: WINDOW_BYTES,
-                Setting.MAX_FRAME_SIZE: _MAX_FRAME_BYTES,
+                Setting.MAX_FRAME_SIZE: MAX_FRAME_BYTES,
                 Setting.MAX_HEADER_LIST_SIZE: MAX_HEADER_BYTES,
                 **self.own_settings(),
             }
@@ -266,57 +261,10 @@ class Connection(asyncio.BufferedProtocol):
         except ConnectionFailed as failed:
             self.close(failed.code, str(failed))
 
-    def receive(self, view: memoryview) -> None:
-        """Take what the peer has sent, cut anywhere. Raises ConnectionFailed."""
-        at, end = 0, len(view)
-        while at < end:
-            if self._data_left:
-                taken = min(self._data_left, end - at)
-                self._receive_data(view[at : at + taken])
-                at += taken
-            elif self._partial or end - at < _HEAD_BYTES:
-                at += self._complete(view[at:])
-            else:
-                high, low, kind, flags, stream_id = frames.HEAD.unpack_from(view, at)
-                length = high << 8 | low
-                stream_id &= frames.LARGEST_ID
-                if kind == frames.DATA and not flags & frames.PADDED:
-                    self._begin_data(flags, stream_id, length)
-                    at += _HEAD_BYTES
-                elif end - at - _HEAD_BYTES < length:
-                    at += self._complete(view[at:])
-                else:
-                    _check_length(kind, length)
-                    at += _HEAD_BYTES + length
-                    self._frame(kind, flags, stream_id, view[at - length : at])
-
-    def _complete(self, view: memoryview) -> int:
-        """Add to the frame that is not whole, and deal with it if it is now. Answers how much was taken."""
-        partial, taken = self._partial, 0
-        if len(partial) < _HEAD_BYTES:
-            taken = min(_HEAD_BYTES - len(partial), len(view))
-            partial += view[:taken]
-            if len(partial) < _HEAD_BYTES:
-                return taken
-        high, low, kind, flags, stream_id = frames.HEAD.unpack_from(partial)
-        length = high << 8 | low
-        stream_id &= frames.LARGEST_ID
-        if kind == frames.DATA and not flags & frames.PADDED:
-            partial.clear()
-            self._begin_data(flags, stream_id, length)
-            return taken
-        _check_length(kind, length)
-        more: int = min(_HEAD_BYTES + length - len(partial), len(view) - taken)
-        partial += view[taken : taken + more]
-        if len(partial) == _HEAD_BYTES + length:
-            self._partial = bytearray()
-            self._frame(kind, flags, stream_id, memoryview(partial)[_HEAD_BYTES:])
-        return taken + more
-
-    def _begin_data(self, flags: int, stream_id: int, length: int) -> None:
+    def data_begins(self, flags: int, stream_id: int, length: int) -> None:
         if self._block is not None:
             raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "a header block was interrupted")
-        _check_length(frames.DATA, length)
+        check_length(frames.DATA, length)
         stream = self._stream_of(stream_id)
         # A stream that waits must not make others wait: the connection's window is given back at once.
         self._uncredited += length
@@ -328,7 +276,7 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(stream, code, StreamLost(StatusCode.INTERNAL, "the peer sent more than it may"))
             stream = None
         self._data_stream = stream
-        self._data_left = length
+        self.data_left = length
         self._data_ends = bool(flags & frames.END_STREAM)
         if length == 0 and self._data_ends:
             self._end_data()
@@ -340,8 +288,8 @@ class Connection(asyncio.BufferedProtocol):
             raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, f"a frame for stream {stream_id}, which is not open")
         return stream
 
-    def _receive_data(self, piece: memoryview) -> None:
-        self._data_left -= len(piece)
+    def data_continues(self, piece: memoryview) -> None:
+        self.data_left -= len(piece)
         stream = self._data_stream
         if stream is not None:
             try:
@@ -350,7 +298,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._data_stream = None
                 self._refuse(stream, ErrorCode.CANCEL, lost)
                 return
-        if self._data_left == 0 and self._data_ends:
+        if self.data_left == 0 and self._data_ends:
             self._end_data()
 
     def _end_data(self) -> None:
@@ -377,7 +325,7 @@ class Connection(asyncio.BufferedProtocol):
         self.reset(stream, code)
         self.stream_lost(stream, lost)
 
-    def _frame(self, kind: int, flags: int, stream_id: int, body: memoryview) -> None:
+    def frame_arrived(self, kind: int, flags: int, stream_id: int, body: memoryview) -> None:
         if self._block is not None and (kind != Kind.CONTINUATION or stream_id != self._block_of):
             raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "a header block was interrupted")
         if (kind in _OF_CONNECTIONS and stream_id) or (kind in _OF_STREAMS and not stream_id):
@@ -411,18 +359,18 @@ class Connection(asyncio.BufferedProtocol):
             raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, f"{name} of {len(body)} bytes: {error}") from error
 
     def _padded_data(self, flags: int, stream_id: int, body: memoryview) -> None:
-        data = _without_padding(body)
-        self._begin_data(flags & ~frames.END_STREAM, stream_id, len(body))
-        self._data_left = len(data)
+        data = without_padding(body)
+        self.data_begins(flags & ~frames.END_STREAM, stream_id, len(body))
+        self.data_left = len(data)
         self._data_ends = bool(flags & frames.END_STREAM)
         if data:
-            self._receive_data(data)
+            self.data_continues(data)
         elif self._data_ends:
             self._end_data()
 
     def _headers(self, flags: int, stream_id: int, body: memoryview) -> None:
         if flags & frames.PADDED:
-            body = _without_padding(body)
+            body = without_padding(body)
         if flags & frames.PRIORITY:
             self._priority(stream_id, body[:5])
             body = body[5:]
@@ -540,15 +488,3 @@ _RESETS: Final = {
     int(ErrorCode.INADEQUATE_SECURITY): (StatusCode.PERMISSION_DENIED, "the peer asks for better encryption"),
 }
 """What gRPC makes of HTTP/2's error codes."""
-
-
-def _check_length(kind: int, length: int) -> None:
-    if length > (_MAX_FRAME_BYTES if kind == frames.DATA else MAX_HEADER_BYTES):
-        raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
-
-
-def _without_padding(body: memoryview) -> memoryview:
-    padding = body[0]
-    if padding >= len(body):
-        raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "more padding than frame")
-    return body[1 : len(body) - padding]

@@ -1,6 +1,6 @@
 """The event loop behind the blocking faces: one for all of them, in a thread that lives as long as the process.
 
-It is not stopped with its last user, because gRPC's own machinery may still report to the loop it was first used on.
+It is not stopped with its last user: the next one would have to start it again.
 """
 
 from __future__ import annotations

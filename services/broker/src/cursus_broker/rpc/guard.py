@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn, Protocol, TypeVar
 
-import grpc
 import structlog
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status
@@ -19,7 +18,7 @@ from grpc_status import rpc_status
 
 from cursus_broker.errors import CursusError, InvalidRequest, ShuttingDown, refusal_in
 from cursus_broker.rpc.status import internal_status, to_status
-from cursus_transport import StreamLost
+from cursus_transport import Call, StreamLost
 
 _log = structlog.get_logger()
 
@@ -28,7 +27,7 @@ Response = TypeVar("Response")
 
 
 class Stream(Protocol):
-    """What our handlers use of a grpc.aio servicer context."""
+    """What our handlers use of a call."""
 
     async def read(self) -> object: ...
 
@@ -80,8 +79,8 @@ class Gate:
 
 
 class Undecodable:
-    """A request that is not the message its method takes. Stands in for it, because gRPC answers UNKNOWN and logs a
-    traceback if a deserializer raises.
+    """A request that is not the message its method takes. Stands in for it, because a deserializer that raises is
+    taken for a bug of ours.
     """
 
     __slots__ = ("cause",)
@@ -110,7 +109,7 @@ def unary(
 ) -> Callable[..., Awaitable[Response]]:
     """Wraps `handler(request, peer)` as a unary method."""
 
-    async def guarded(request: Request, context: grpc.aio.ServicerContext[Request, Response]) -> Response:
+    async def guarded(request: Request, context: Call) -> Response:
         try:
             if isinstance(request, Undecodable):
                 raise request.refusal()
@@ -130,7 +129,7 @@ def stream(
 ) -> Callable[..., Awaitable[None]]:
     """Wraps `handler(stream)` as a bidirectional method. The handler reads and writes the stream itself."""
 
-    async def guarded(_: object, context: grpc.aio.ServicerContext[object, object]) -> None:
+    async def guarded(_: object, context: Call) -> None:
         calls.stream_opened(method)
         try:
             with gate.entered():
@@ -159,7 +158,6 @@ def _client_left(error: BaseException) -> bool:
     return isinstance(error, StreamLost | CursusError)
 
 
-async def _abort(context: grpc.aio.ServicerContext[Request, Response], status: Status) -> NoReturn:
+async def _abort(context: Call, status: Status) -> NoReturn:
     rich = rpc_status.to_status(status)
     await context.abort(rich.code, rich.details, rich.trailing_metadata)
-    raise AssertionError("abort does not return")
