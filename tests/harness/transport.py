@@ -56,7 +56,9 @@ def nothing_escapes() -> Iterator[None]:
         yield
     finally:
         loop.set_exception_handler(None)
-    assert escaped == []
+    # grpcio, at the other end, now and then reports what concerns a loop that an earlier test has closed.
+    ours = [context for context in escaped if "PollerCompletionQueue" not in str(context.get("message"))]
+    assert not ours, ours
 
 
 @asynccontextmanager

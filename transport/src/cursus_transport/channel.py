@@ -208,6 +208,7 @@ class Channel:
 
     @property
     def connected(self) -> bool:
+        """Whether a call can begin without connecting first."""
         return self._connection is not None and self._connection.closing is None
 
     def request_headers(self, path: str) -> bytes:
@@ -227,13 +228,21 @@ class Channel:
         )
 
     def unary_unary(
-        self, path: str, request_serializer: Callable[[Request], bytes] | None, response_deserializer: Any
-    ) -> UnaryMethod[Request, Any]:
+        self,
+        path: str,
+        request_serializer: Callable[[Request], bytes] | None = None,
+        response_deserializer: Callable[[bytes], Response] | None = None,
+    ) -> UnaryMethod[Request, Response]:
+        """Without (de)serializers requests and answers are bytes."""
         return UnaryMethod(self, path, request_serializer, response_deserializer)
 
     def stream_stream(
-        self, path: str, request_serializer: Callable[[Request], bytes] | None, response_deserializer: Any
-    ) -> Callable[[], StreamCall[Request, Any]]:
+        self,
+        path: str,
+        request_serializer: Callable[[Request], bytes] | None = None,
+        response_deserializer: Callable[[bytes], Response] | None = None,
+    ) -> Callable[[], StreamCall[Request, Response]]:
+        """What begins a call, each time it is called. Without (de)serializers messages are bytes."""
         return lambda: StreamCall(self, path, request_serializer, response_deserializer)
 
     async def connection(self) -> _ClientConnection:
@@ -247,7 +256,7 @@ class Channel:
         attempt = self._connecting
         if attempt is None:
             if self._failed is not None and loop.time() - self._failed_at < _PAUSE_S:
-                raise self._failed
+                raise _again(self._failed)
             attempt = self._connecting = loop.create_task(self._connect(), name=f"connect-{self.address}")
         # Whoever waits may be cancelled; the attempt is everybody's.
         await asyncio.wait((attempt,))
@@ -255,7 +264,7 @@ class Channel:
             raise ChannelClosed("the channel is closed")
         made = attempt.result()
         if isinstance(made, StreamLost):
-            raise made
+            raise _again(made)
         return made
 
     async def _connect(self) -> _ClientConnection | StreamLost:
@@ -364,7 +373,9 @@ class UnaryMethod(Generic[Request, Response]):
             stream.local_ended = True
             answer = await stream.read()
             if answer is not None and await stream.read() is not None:
-                raise _error(StatusCode.INTERNAL, "a second answer to a unary call")
+                lost = StreamLost(StatusCode.INTERNAL, "a second answer to a unary call")
+                stream.reset(ErrorCode.CANCEL, lost)
+                raise lost
         except StreamLost as lost:
             raise (stream.failure if stream is not None else None) or _error(lost.status, str(lost)) from lost
         except asyncio.CancelledError:
@@ -462,13 +473,13 @@ class StreamCall(Generic[Request, Response]):
     def cancel(self) -> bool:
         """End the call at once; False if it is over already."""
         if self._stream is None:
-            over, self._failure = self._failure is not None, self._failure or _CANCELLED
+            over, self._failure = self._failure is not None, self._failure or _cancelled()
             if self._opening is not None:
                 self._opening.cancel()
             return not over
         if self._stream.lost is not None:
             return False
-        self._stream.failure = _CANCELLED
+        self._stream.failure = _cancelled()
         self._stream.reset(ErrorCode.CANCEL, StreamLost(StatusCode.CANCELLED, "cancelled here"))
         return True
 
@@ -491,4 +502,10 @@ def _error(code: StatusCode, text: str) -> grpc.aio.AioRpcError:
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details=text)
 
 
-_CANCELLED: Final = _error(StatusCode.CANCELLED, "cancelled here")
+def _cancelled() -> grpc.aio.AioRpcError:
+    return _error(StatusCode.CANCELLED, "cancelled here")
+
+
+def _again(lost: StreamLost) -> StreamLost:
+    """One that was raised already would keep the frames of everybody it is raised to."""
+    return StreamLost(lost.status, str(lost))

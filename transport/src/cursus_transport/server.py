@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -12,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
-import structlog
 from grpc import StatusCode
 
 from cursus_transport import frames
@@ -32,7 +32,7 @@ from cursus_transport.headers import (
 )
 from cursus_transport.stream import Stream
 
-_log = structlog.get_logger()
+_log = logging.getLogger("cursus_transport")
 
 _BACKLOG: Final = 1024
 _PREFACE_S: Final = 10.0
@@ -151,7 +151,7 @@ class Call:
                 raise
             self._finish(StatusCode.DEADLINE_EXCEEDED, "the deadline has passed")
         except Exception as error:
-            _log.exception("rpc.handler.failed", peer=self.peer())
+            _log.exception("a handler failed, called by %s", self.peer())
             self._finish(StatusCode.UNKNOWN, f"the handler failed: {type(error).__name__}")
 
     def over(self) -> None:
@@ -346,6 +346,22 @@ class _ServerConnection(Connection):
         self._pinged_at = now
 
 
+def _listen(family: int, address: tuple[Any, ...]) -> socket.socket:
+    """Raises OSError."""
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # The wildcard is for everybody; the others are what they say.
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address[0] != "::"))
+        listening.bind(address)
+        listening.listen(_BACKLOG)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
 def _is_grpc(headers: Mapping[bytes, bytes]) -> bool:
     kind = headers.get(b"content-type", b"")
     return headers[b":method"] == b"POST" and (kind == _GRPC or kind.startswith((_GRPC + b"+", _GRPC + b";")))
@@ -414,18 +430,16 @@ class Server:
         """Take the port on every address of the host, before anything is served on it; 0 picks one. Raises OSError."""
         if tls is not None:
             tls.set_alpn_protocols(["h2"])
-        for family, kind, protocol, _, address in socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        ):
-            listening = socket.socket(family, kind, protocol)
-            self._sockets.append((listening, tls))
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                # The wildcard is for everybody; the others are what they say.
-                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address[0] != "::"))
-            listening.bind((address[0], port, *address[2:]))
-            listening.listen(_BACKLOG)
-            port = listening.getsockname()[1]
+        listening: list[socket.socket] = []
+        try:
+            for family, *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE):
+                listening.append(_listen(family, (address[0], port, *address[2:])))
+                port = listening[0].getsockname()[1]
+        except OSError:
+            for one in listening:
+                one.close()
+            raise
+        self._sockets += [(one, tls) for one in listening]
         return port
 
     async def start(self) -> None:
