@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cursus_grpc import BEGINNING, END, Admin, Producer, Timestamp, TopicPartition, errors
+from cursus_grpc import BEGINNING, END, Admin, Consumer, Producer, Timestamp, TopicPartition, errors
 from cursus_grpc.testing import Broker
 from tests.harness.waiting import eventually
 from tests.integration.client.faces import Face
@@ -300,6 +300,34 @@ async def test_positions_kept_outside_are_found_again_by_seeking(face: Face, bro
             found = await consumer.take(7)
     assert values(found, 0) == [4, 5, 6, 7, 8, 9]
     assert values(found, 1) == [9]
+
+
+async def test_what_was_assigned_can_be_sought_although_it_is_about_to_be_taken_away(
+    broker: Broker, filled: str
+) -> None:
+    """The change that takes it away waits behind the one that brought it. The application is told of both in turn."""
+    events: list[tuple[str, int]] = []
+    with (
+        Consumer(broker.address, group=filled, auto_commit=False) as first,
+        Consumer(broker.address, group=filled, auto_commit=False) as second,
+    ):
+
+        def seek(partitions: Sequence[TopicPartition]) -> None:
+            events.append(("assigned", len(partitions)))
+            for partition in partitions:
+                first.seek(partition, 7)
+
+        first.subscribe(
+            [filled], on_assigned=seek, on_revoked=lambda partitions: events.append(("revoked", len(partitions)))
+        )
+        waiting = first._core.inbox._events
+        await eventually(lambda: len(waiting) == 1)
+        second.subscribe([filled])
+        await eventually(lambda: len(waiting) == 2)
+        record = await asyncio.to_thread(first.poll, TIMEOUT_S)
+    assert record is not None
+    assert record.offset == 7
+    assert events == [("assigned", 2), ("revoked", 1)]
 
 
 async def test_a_small_prefetch_bound_still_reads_everything(face: Face, broker: Broker, topic: str) -> None:

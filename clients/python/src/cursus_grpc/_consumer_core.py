@@ -173,11 +173,11 @@ class ConsumerCore:
         if self.settings.auto_commit and rebalance.revoked:
             await self._commit_safe(rebalance.revoked)
         await self._let_go([*rebalance.revoked, *rebalance.lost])
-        assigned = [reading for reading in rebalance.assigned if not reading.gone]
-        for reading in assigned:
+        # Also what is taken away again by a change that waits behind this one: the application is told of both in turn.
+        for reading in rebalance.assigned:
             self.assignment[reading.place] = reading
         if self.settings.reset == "error":
-            await self._check_committed(assigned)
+            await self._check_committed([reading for reading in rebalance.assigned if not reading.gone])
 
     async def finish(self, rebalance: Rebalance) -> None:
         """After the application was told of everything."""
