@@ -38,10 +38,11 @@ class Stream:
 
     __slots__ = (
         "_burst",
+        "_compressed",
         "_connection",
-        "_filled",
         "_lost",
         "_message",
+        "_missing",
         "_prefix",
         "_reader",
         "_receive_window",
@@ -71,7 +72,8 @@ class Stream:
         self._lost: StreamLost | None = None
         self._prefix = b""
         self._message: bytearray | None = None
-        self._filled = 0
+        self._missing = 0
+        self._compressed = False
         self._receive_window = WINDOW_BYTES
         self._uncredited = 0
         self._burst = 0
@@ -110,19 +112,16 @@ class Stream:
                     self._arrived(bytes(piece[at : at + length]))
                     at += length
                     continue
-                # The last byte says whether it is compressed, until the message is whole.
-                message = self._message = bytearray(length + 1)
-                message[length] = compressed
-                self._filled = 0
-            length = len(message) - 1
-            taken = min(length - self._filled, size - at)
-            message[self._filled : self._filled + taken] = piece[at : at + taken]
-            self._filled += taken
+                # It grows with what arrives: a buffer of its final size would first be filled with zeros.
+                message = self._message = bytearray()
+                self._missing, self._compressed = length, bool(compressed)
+            taken = min(self._missing, size - at)
+            message += piece[at : at + taken]
+            self._missing -= taken
             at += taken
-            if self._filled == length:
-                compressed = message.pop()
+            if not self._missing:
                 self._message = None
-                self._arrived(self._decompress(message) if compressed else message)
+                self._arrived(self._decompress(message) if self._compressed else message)
         if not self._unread:
             self._credit()
 
