@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
@@ -69,6 +70,8 @@ MEASURES: Final[dict[str, Measure]] = {name: one for suite in SUITES.values() fo
 
 def main() -> int:
     arguments = _parse()
+    # Ended like by Ctrl-C: brokers and peers are stopped first. Left running, they would disturb the next run.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     arguments.scratch.mkdir(parents=True, exist_ok=True)
     if arguments.only:
         # Part of a suite, like a rough run, must not stand where the results of a full run are expected.
