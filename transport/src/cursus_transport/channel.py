@@ -9,6 +9,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, cast
 
 import grpc
@@ -211,7 +212,7 @@ class Channel:
         """Whether a call can begin without connecting first."""
         return self._connection is not None and self._connection.closing is None
 
-    def request_headers(self, path: str) -> bytes:
+    def _headers(self, path: str) -> bytes:
         """Of every call to a method, without its timeout."""
         authority = f"[{self._host}]" if ":" in self._host else self._host
         return b"".join(
@@ -234,7 +235,7 @@ class Channel:
         response_deserializer: Callable[[bytes], Response] | None = None,
     ) -> UnaryMethod[Request, Response]:
         """Without (de)serializers requests and answers are bytes."""
-        return UnaryMethod(self, path, request_serializer, response_deserializer)
+        return UnaryMethod(_Method(self, self._headers(path), request_serializer, response_deserializer))
 
     def stream_stream(
         self,
@@ -243,7 +244,8 @@ class Channel:
         response_deserializer: Callable[[bytes], Response] | None = None,
     ) -> Callable[[], StreamCall[Request, Response]]:
         """What begins a call, each time it is called. Without (de)serializers messages are bytes."""
-        return lambda: StreamCall(self, path, request_serializer, response_deserializer)
+        method = _Method(self, self._headers(path), request_serializer, response_deserializer)
+        return lambda: StreamCall(method)
 
     async def connection(self) -> _ClientConnection:
         """A connection that takes calls. Raises StreamLost with the reason, ChannelClosed."""
@@ -327,26 +329,35 @@ class Channel:
         await self.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Method(Generic[Request, Response]):
+    """What all calls of one method on one channel share."""
+
+    channel: Channel
+    headers: bytes
+    """All but the timeout, encoded."""
+    encode: Callable[[Request], bytes] | None
+    decode: Callable[[bytes], Response] | None
+
+    def encoded(self, request: Request) -> bytes:
+        return cast("bytes", request) if self.encode is None else self.encode(request)
+
+    def decoded(self, message: bytes | bytearray) -> Response:
+        # Decoders take any buffer; whoever takes the message as it is expects bytes.
+        return cast("Response", bytes(message)) if self.decode is None else self.decode(cast("bytes", message))
+
+
 class UnaryMethod(Generic[Request, Response]):
     """A method with one request and one answer."""
 
-    __slots__ = ("_block", "_channel", "_decode", "_encode")
+    __slots__ = ("_method",)
 
-    def __init__(
-        self,
-        channel: Channel,
-        path: str,
-        encode: Callable[[Request], bytes] | None,
-        decode: Callable[[bytes], Response] | None,
-    ) -> None:
-        self._channel = channel
-        self._block = channel.request_headers(path)
-        self._encode = encode
-        self._decode = decode
+    def __init__(self, method: _Method[Request, Response]) -> None:
+        self._method = method
 
     async def __call__(self, request: Request, timeout: float | None = None) -> Response:
         """Raises grpc.aio.AioRpcError, and ChannelClosed if the channel is."""
-        message = cast("bytes", request) if self._encode is None else self._encode(request)
+        message = self._method.encoded(request)
         if timeout is None:
             return await self._call(message, None)
         try:
@@ -356,14 +367,14 @@ class UnaryMethod(Generic[Request, Response]):
             raise _error(StatusCode.DEADLINE_EXCEEDED, "the deadline has passed") from error
 
     async def _call(self, message: bytes, timeout_s: float | None) -> Response:
-        channel = self._channel
+        channel = self._method.channel
         stream: _ClientStream | None = None
         try:
             connection = channel._connection
             if connection is None or connection.closing is not None:
                 connection = await channel.connection()
             stream = await connection.open()
-            block = self._block
+            block = self._method.headers
             if timeout_s is not None:
                 block += literal(b"grpc-timeout", encode_timeout(timeout_s))
             head = frames.headers(block, stream.id)
@@ -386,23 +397,14 @@ class UnaryMethod(Generic[Request, Response]):
             raise stream.failure
         if answer is None:
             raise _error(StatusCode.INTERNAL, "no answer to a unary call")
-        return cast("Response", bytes(answer)) if self._decode is None else self._decode(cast("bytes", answer))
+        return self._method.decoded(answer)
 
 
 class StreamCall(Generic[Request, Response]):
     """One bidirectional call. Begins to connect when it is first read or written."""
 
-    def __init__(
-        self,
-        channel: Channel,
-        path: str,
-        encode: Callable[[Request], bytes] | None,
-        decode: Callable[[bytes], Response] | None,
-    ) -> None:
-        self._channel = channel
-        self._path = path
-        self._encode = encode
-        self._decode = decode
+    def __init__(self, method: _Method[Request, Response]) -> None:
+        self._method = method
         self._stream: _ClientStream | None = None
         self._opening: asyncio.Task[None] | None = None
         self._failure: grpc.aio.AioRpcError | None = None
@@ -426,19 +428,19 @@ class StreamCall(Generic[Request, Response]):
 
     async def _open(self) -> None:
         try:
-            connection = await self._channel.connection()
+            connection = await self._method.channel.connection()
             stream = await connection.open()
         except StreamLost as lost:
             self._failure = _error(lost.status, str(lost))
         except ChannelClosed:
             return
         else:
-            connection.send(frames.headers(self._channel.request_headers(self._path), stream.id))
+            connection.send(frames.headers(self._method.headers, stream.id))
             self._stream = stream
 
     async def write(self, request: Request) -> None:
         """Raises AioRpcError once the call is over."""
-        message = cast("bytes", request) if self._encode is None else self._encode(request)
+        message = self._method.encoded(request)
         stream = self._stream or await self._opened()
         try:
             await stream.write(message)
@@ -461,7 +463,7 @@ class StreamCall(Generic[Request, Response]):
         except StreamLost as lost:
             raise self._why(stream, lost) from lost
         if message is not None:
-            return bytes(message) if self._decode is None else self._decode(cast("bytes", message))
+            return self._method.decoded(message)
         if stream.failure is not None:
             raise stream.failure
         return grpc.aio.EOF

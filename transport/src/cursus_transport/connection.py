@@ -214,13 +214,12 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _look_for_peer(self) -> None:
-        waited_s = self.limits.keepalive_s
         if not self._heard:
             self.send(frames.ping(b"keepaliv"))
             self._keepalive = self.loop.call_later(self.limits.keepalive_timeout_s, self._miss_peer)
             return
         self._heard = False
-        self._keepalive = self.loop.call_later(waited_s, self._look_for_peer)
+        self._keepalive = self.loop.call_later(self.limits.keepalive_s, self._look_for_peer)
 
     def _miss_peer(self) -> None:
         if not self._heard:
@@ -233,6 +232,9 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
     def await_room(self, stream: Stream) -> None:
         """Wake the stream's writer when the connection's window or the socket has room."""
         self._blocked[stream.id] = stream
+
+    def await_room_no_more(self, stream: Stream) -> None:
+        self._blocked.pop(stream.id, None)
 
     def _wake_writers(self) -> None:
         blocked, self._blocked = self._blocked, {}
@@ -304,9 +306,9 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
     def _end_data(self) -> None:
         stream, self._data_stream = self._data_stream, None
         if stream is not None:
-            self.end(stream)
+            self.peer_ended(stream)
 
-    def end(self, stream: Stream) -> None:
+    def peer_ended(self, stream: Stream) -> None:
         """The peer has ended its side."""
         try:
             stream.end_of_data()

@@ -41,6 +41,9 @@ _PREFACE_S: Final = 10.0
 _FLUSH_S: Final = 1.0
 """How long a connection may take for its last words."""
 
+_CLEAN_UP_S: Final = 5.0
+"""How long handlers may take to end when they are cancelled."""
+
 _MOST_EARLY_PINGS: Final = 2
 _MOST_KNOWN_REQUESTS: Final = 1024
 _KNOWN_REQUEST_BYTES: Final = 1024
@@ -124,8 +127,7 @@ class Call:
 
     async def write(self, response: Any) -> None:
         """Raises StreamLost."""
-        encode = self._handler.response_serializer
-        message = response if encode is None else encode(response)
+        message = self._encoded(response)
         if not self._answered:
             self._answered = True
             self._connection.send(frames.headers(_RESPONSE + _ACCEPTED, self.stream.id))
@@ -135,6 +137,11 @@ class Call:
         self, code: StatusCode, details: str = "", trailing_metadata: Metadata | Sequence[Any] = ()
     ) -> NoReturn:
         raise Aborted(code, details, tuple(trailing_metadata))
+
+    def _encoded(self, response: Any) -> bytes:
+        encode = self._handler.response_serializer
+        encoded: bytes = response if encode is None else encode(response)
+        return encoded
 
     # Running
 
@@ -188,8 +195,7 @@ class Call:
 
     async def _answer(self, response: Any) -> None:
         """The only answer and the status, in one piece if possible."""
-        encode = self._handler.response_serializer
-        message = response if encode is None else encode(response)
+        message = self._encoded(response)
         stream = self.stream
         head = frames.headers(_RESPONSE + _ACCEPTED, stream.id)
         end = frames.headers(_OK, stream.id, end=True)
@@ -245,7 +251,6 @@ class _ServerConnection(Connection):
         super().__init__(loop, server.limits)
         self._server = server
         self._calls: dict[int, Call] = {}
-        self._running = 0
         self._greeted = 0
         self._preface_timer: asyncio.TimerHandle | None = None
         self._pinged_at = 0.0
@@ -279,13 +284,13 @@ class _ServerConnection(Connection):
         stream = self.streams.get(stream_id)
         if stream is not None:
             if ends:  # trailers, which gRPC's clients do not send
-                self.end(stream)
+                self.peer_ended(stream)
             return
         if stream_id <= self.last_id or not stream_id & 1:
             raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} cannot be opened")
         self.last_id = self.accepted_id = stream_id
         self.owe()
-        if self._server.stopping or self._running >= self.limits.max_streams:
+        if self._server.stopping or len(self._calls) >= self.limits.max_streams:
             self.send(frames.rst_stream(stream_id, ErrorCode.REFUSED_STREAM))
             return
         request = self._server.requests.get(headers) or self._server.understand(headers)
@@ -303,16 +308,12 @@ class _ServerConnection(Connection):
         stream.compression = request.compression
         stream.remote_ended = ends
         call = self._calls[stream_id] = Call(self, stream, handler, request.headers)
-        self._running += 1
         task = call.start(request.timeout_s)
         self._server.tasks.add(task)
         task.add_done_callback(lambda done: self._call_done(stream_id, done))
 
     def _call_done(self, stream_id: int, task: asyncio.Task[None]) -> None:
-        self._running -= 1
-        call = self._calls.pop(stream_id, None)
-        if call is not None:
-            call.over()
+        self._calls.pop(stream_id).over()
         self._server.tasks.discard(task)
 
     def data_ended(self, stream: Stream) -> None:
@@ -465,7 +466,7 @@ class Server:
         for task in self.tasks:
             task.cancel()
         if self.tasks:
-            await asyncio.wait(self.tasks)
+            await asyncio.wait(self.tasks, timeout=_CLEAN_UP_S)
         await self._close_connections()
 
     async def _close_connections(self) -> None:

@@ -192,13 +192,6 @@ class Stream:
                 raise self._lost
             self._reader = reader = self._connection.loop.create_future()
             await reader
-        return self._take()
-
-    def read_now(self) -> bytes | bytearray | None:
-        """A message that is there already."""
-        return self._take() if self._unread else None
-
-    def _take(self) -> bytes | bytearray:
         message = self._unread.popleft()
         if not self._unread:
             self._credit()
@@ -282,6 +275,7 @@ class Stream:
             await writer
         finally:
             self._writer = None
+            self._connection.await_room_no_more(self)
         if self._lost is not None:
             raise self._lost
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from cursus_gateway.columns import FEWEST_ROWS
+from cursus_gateway.columns import FEWEST_ROWS, counted
 from cursus_gateway.records import EPOCH_PAYLOAD, LENGTH, MIN_MESSAGE_BYTES, NO_EVENT, SCHEMA_AGGREGATE_METADATA
 from cursus_gateway.tables import Table
 from cursus_proto.internal.v1.opaque_pb2 import RecordBatch
@@ -149,7 +149,7 @@ class _Writer:
         if table.sequences is not None:
             sequences = table.sequences[begin:end]
         elif run.first_sequence >= 0:
-            sequences = np.arange(run.first_sequence + begin, run.first_sequence + end, dtype=np.uint64)
+            sequences = counted(run.first_sequence + begin, end - begin)
         else:
             sequences = np.zeros(end - begin, np.uint64)
         first_offset = run.first_offset + begin

@@ -89,7 +89,8 @@ class Link:
 
     def __init__(self, address: str, settings: UpstreamSettings) -> None:
         self.address = address
-        self._channels = [Channel(address, limits=_LIMITS, tls=_context(settings)) for _ in range(settings.channels)]
+        tls = _context(settings)
+        self._channels = [Channel(address, limits=_LIMITS, tls=tls) for _ in range(settings.channels)]
         # Made once: the headers of a method's calls are the same each time.
         self._methods: dict[tuple[str, int], UnaryMethod[Any, Any]] = {}
 
