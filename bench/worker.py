@@ -84,7 +84,7 @@ async def _do(job: str, arguments: dict[str, Any]) -> Any:
         case "Read":
             return await client.read(client.Read(**arguments))
         case "SendOnSchedule":
-            return await client.send_on_schedule(client.SendOnSchedule(**arguments))
+            return await client.send_on_schedule(client.SendOnSchedule(**arguments), _pause)
         case "Receive":
             return await client.receive(client.Receive(**arguments), _pause)
         case _:

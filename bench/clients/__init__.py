@@ -15,18 +15,28 @@ import random
 import struct
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from bench import batches
+from bench.schedule import Tick
 
 PIPELINED: Final = 1_000
 """Records that a client sends or asks for together, where its user has to say how many."""
 
-_SENT_AT: Final = struct.Struct("!q")
+_STAMP: Final = struct.Struct("!qq")
 _DIFFERENT_VALUES: Final = 1_000
 
 Pause = Callable[[], Awaitable[None]]
-"""Tells that the first record has come, and returns when the measured ones may."""
+"""Tells that the first record has got there, and returns when the measured ones may."""
+
+
+class Age(NamedTuple):
+    """Of a stamped value, in microseconds."""
+
+    since_due: float
+    """A client that waits for an answer before it takes the next record delays that one, and the delay counts."""
+    since_handed: float
+    """From the moment the client was called."""
 
 
 class Client(Protocol):
@@ -45,11 +55,11 @@ class Client(Protocol):
         """Read the first records of a topic one by one and look at each value. The seconds this took, connecting and
         subscribing included."""
 
-    async def send_on_schedule(self, address: str, topic: str, count: int, rate: int) -> None:
-        """Send stamped records at `rate` a second."""
+    async def send_on_schedule(self, address: str, topic: str, count: int, rate: int, pause: Pause) -> None:
+        """Send a first record and wait until it is stored, pause, then send stamped ones at `rate` a second."""
 
-    async def receive(self, address: str, topic: str, count: int, pause: Pause) -> list[float]:
-        """Receive a first record, pause, then receive `count` stamped ones: the microseconds each was on its way."""
+    async def receive(self, address: str, topic: str, count: int, pause: Pause) -> list[Age]:
+        """Receive a first record, pause, then receive `count` stamped ones: how old each was on arrival."""
 
 
 def values(count: int) -> Iterator[bytes]:
@@ -59,25 +69,16 @@ def values(count: int) -> Iterator[bytes]:
     return itertools.islice(itertools.cycle(different), count)
 
 
-def stamped() -> bytes:
-    """A value that holds the time it was made."""
-    return _SENT_AT.pack(time.perf_counter_ns()) + bytes(batches.VALUE_BYTES - _SENT_AT.size)
+def stamped(tick: Tick) -> bytes:
+    """A value that holds when it was due and that it is handed over now."""
+    return _STAMP.pack(tick.due, time.perf_counter_ns()) + bytes(batches.VALUE_BYTES - _STAMP.size)
 
 
-def microseconds_since(value: bytes) -> float:
+def age(value: bytes) -> Age:
     """How old a stamped value is. The clock counts from the start of the machine, so all processes agree on it."""
-    (sent,) = _SENT_AT.unpack_from(value)
-    return float(time.perf_counter_ns() - sent) / 1000
-
-
-def ticks(count: int, rate: int) -> Iterator[int]:
-    """Numbers from 0 on, each when it is due, for a client that may block its thread."""
-    started = time.perf_counter()
-    for number in range(count):
-        wait = started + number / rate - time.perf_counter()
-        if wait > 0:
-            time.sleep(wait)
-        yield number
+    now = time.perf_counter_ns()
+    due, handed = _STAMP.unpack_from(value)
+    return Age((now - due) / 1000, (now - handed) / 1000)
 
 
 class Incomplete(Exception):

@@ -8,7 +8,8 @@ import uuid
 from typing import Any, Final
 
 from bench.batches import VALUE_BYTES
-from bench.clients import PIPELINED, Incomplete, Pause, check, microseconds_since, stamped, ticks, values
+from bench.clients import PIPELINED, Age, Incomplete, Pause, age, check, stamped, values
+from bench.schedule import ticks
 
 kafka = importlib.import_module("confluent_kafka")
 kafka_admin = importlib.import_module("confluent_kafka.admin")
@@ -64,24 +65,27 @@ async def read(address: str, topic: str, count: int) -> float:
     return seconds
 
 
-async def send_on_schedule(address: str, topic: str, count: int, rate: int) -> None:
+async def send_on_schedule(address: str, topic: str, count: int, rate: int, pause: Pause) -> None:
     # Its default of 5 ms would be most of what is measured.
     producer = _producer(address, linger_ms=0)
-    for _ in ticks(count, rate):
-        producer.produce(topic, stamped())
+    producer.produce(topic, bytes(VALUE_BYTES))
+    producer.flush()
+    await pause()
+    for tick in ticks(count, rate):
+        producer.produce(topic, stamped(tick))
         producer.poll(0)
     producer.flush()
 
 
-async def receive(address: str, topic: str, count: int, pause: Pause) -> list[float]:
+async def receive(address: str, topic: str, count: int, pause: Pause) -> list[Age]:
     consumer = _consumer(address)
     consumer.subscribe([topic])
     _some(consumer, 1)
     await pause()
-    taken: list[float] = []
+    taken: list[Age] = []
     while len(taken) < count:
         # One at a time: `consume` waits until it has as many as it was asked for.
-        taken += [microseconds_since(message.value()) for message in _some(consumer, 1)]
+        taken += [age(message.value()) for message in _some(consumer, 1)]
     consumer.close()
     return taken
 

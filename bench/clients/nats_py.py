@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from bench.batches import VALUE_BYTES
-from bench.clients import Pause, check, microseconds_since, stamped, values
-from bench.jobs.latency import schedule
+from bench.clients import Age, Pause, age, check, stamped, values
+from bench.schedule import schedule
 
 nats = importlib.import_module("nats")
 js_api = importlib.import_module("nats.js.api")
@@ -58,23 +58,25 @@ async def read(address: str, topic: str, count: int) -> float:
     return seconds
 
 
-async def send_on_schedule(address: str, topic: str, count: int, rate: int) -> None:
+async def send_on_schedule(address: str, topic: str, count: int, rate: int, pause: Pause) -> None:
     async with await _connect(address) as connection:
         stream = connection.jetstream()
-        async for _ in schedule(count, rate):
-            await stream.publish_async(topic, stamped())
+        await stream.publish(topic, bytes(VALUE_BYTES))
+        await pause()
+        async for tick in schedule(count, rate):
+            await stream.publish_async(topic, stamped(tick))
         await stream.publish_async_completed()
 
 
-async def receive(address: str, topic: str, count: int, pause: Pause) -> list[float]:
-    taken: list[float] = []
+async def receive(address: str, topic: str, count: int, pause: Pause) -> list[Age]:
+    taken: list[Age] = []
     first, done = asyncio.Event(), asyncio.Event()
 
     async def received(message: Any) -> None:
         if not first.is_set():
             first.set()
             return
-        taken.append(microseconds_since(message.data))
+        taken.append(age(message.data))
         if len(taken) == count:
             done.set()
 

@@ -7,7 +7,8 @@ import time
 import uuid
 
 from bench.batches import VALUE_BYTES
-from bench.clients import Pause, check, microseconds_since, stamped, ticks, values
+from bench.clients import Age, Pause, age, check, stamped, values
+from bench.schedule import ticks
 from cursus_grpc import END, Admin, Consumer, Producer
 
 
@@ -45,15 +46,17 @@ async def read(address: str, topic: str, count: int) -> float:
     return seconds
 
 
-async def send_on_schedule(address: str, topic: str, count: int, rate: int) -> None:
+async def send_on_schedule(address: str, topic: str, count: int, rate: int, pause: Pause) -> None:
     with Producer(address) as producer:
-        for _ in ticks(count, rate):
-            producer.send(topic, stamped())
+        producer.send(topic, bytes(VALUE_BYTES)).result()
+        await pause()
+        for tick in ticks(count, rate):
+            producer.send(topic, stamped(tick))
 
 
-async def receive(address: str, topic: str, count: int, pause: Pause) -> list[float]:
+async def receive(address: str, topic: str, count: int, pause: Pause) -> list[Age]:
     with Consumer(address, group=uuid.uuid4().hex, topics=[topic]) as consumer:
         records = iter(consumer)
         next(records)
         await pause()
-        return [microseconds_since(record.value) for record in itertools.islice(records, count)]
+        return [age(record.value) for record in itertools.islice(records, count)]

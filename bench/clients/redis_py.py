@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from bench.batches import VALUE_BYTES
-from bench.clients import PIPELINED, Pause, check, host_and_port, microseconds_since, stamped, ticks, values
+from bench.clients import PIPELINED, Age, Pause, age, check, host_and_port, stamped, values
+from bench.schedule import ticks
 
 redis = importlib.import_module("redis")
 
@@ -51,18 +52,20 @@ async def read(address: str, topic: str, count: int) -> float:
     return seconds
 
 
-async def send_on_schedule(address: str, topic: str, count: int, rate: int) -> None:
+async def send_on_schedule(address: str, topic: str, count: int, rate: int, pause: Pause) -> None:
     with _connect(address) as connection:
-        for _ in ticks(count, rate):
-            connection.xadd(topic, {_FIELD: stamped()})
+        connection.xadd(topic, {_FIELD: bytes(VALUE_BYTES)})
+        await pause()
+        for tick in ticks(count, rate):
+            connection.xadd(topic, {_FIELD: stamped(tick)})
 
 
-async def receive(address: str, topic: str, count: int, pause: Pause) -> list[float]:
+async def receive(address: str, topic: str, count: int, pause: Pause) -> list[Age]:
     with _connect(address) as connection:
         found = _values(connection, topic)
         next(found)
         await pause()
-        return [microseconds_since(value) for value in itertools.islice(found, count)]
+        return [age(value) for value in itertools.islice(found, count)]
 
 
 def _connect(address: str) -> Any:

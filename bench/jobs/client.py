@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import cast
 
 from bench.clients import Client, Pause
-from bench.jobs.latency import Latencies
 from bench.jobs.publish import Published
 
 
@@ -52,7 +51,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class SendOnSchedule:
-    """Send stamped records at `rate` a second."""
+    """Send a record, stop, and send `count` stamped ones at `rate` a second when told to go on."""
 
     client: str
     address: str
@@ -69,6 +68,15 @@ class Receive:
     address: str
     topic: str
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """How old records were on arrival, in microseconds, as `bench.clients.Age` has it."""
+
+    since_due: list[float]
+    since_handed: list[float]
+    client_cpu_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +106,16 @@ async def read(job: Read) -> Published:
     return Published(seconds, time.process_time() - cpu_started)
 
 
-async def send_on_schedule(job: SendOnSchedule) -> Done:
-    await _client(job.client).send_on_schedule(job.address, job.topic, job.count, job.rate)
+async def send_on_schedule(job: SendOnSchedule, pause: Pause) -> Done:
+    await _client(job.client).send_on_schedule(job.address, job.topic, job.count, job.rate, pause)
     return Done()
 
 
-async def receive(job: Receive, pause: Pause) -> Latencies:
+async def receive(job: Receive, pause: Pause) -> Received:
     cpu_started = time.process_time()
-    taken = await _client(job.client).receive(job.address, job.topic, job.count, pause)
-    return Latencies(taken, time.process_time() - cpu_started)
+    ages = await _client(job.client).receive(job.address, job.topic, job.count, pause)
+    cpu_seconds = time.process_time() - cpu_started
+    return Received([age.since_due for age in ages], [age.since_handed for age in ages], cpu_seconds)
 
 
 def _client(name: str) -> Client:

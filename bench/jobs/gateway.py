@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from bench import frames
-from bench.jobs.latency import DRAIN_DEADLINE_S, Latencies, schedule
+from bench.jobs.latency import DRAIN_DEADLINE_S, Latencies
 from bench.jobs.publish import MIB, Published
 from bench.jobs.tcp import Connection
+from bench.schedule import schedule
 
 _STORED: Final = b'{"status":"OK"'
 _DEADLINE_S: Final = 600.0
@@ -227,8 +228,8 @@ async def command_latency(job: CommandLatency) -> Latencies:
         await asyncio.gather(*(client.connect(job.address) for client in clients))
         cpu_started = time.process_time()
         async with asyncio.timeout(job.count / job.rate + DRAIN_DEADLINE_S):
-            async for number in schedule(job.count // job.connections * job.connections, job.rate):
-                clients[number % job.connections].start()
+            async for tick in schedule(job.count // job.connections * job.connections, job.rate):
+                clients[tick.number % job.connections].start()
             await asyncio.gather(*(client.done for client in clients))
     microseconds = [taken for client in clients for taken in client.microseconds]
     return Latencies(microseconds, time.process_time() - cpu_started)

@@ -7,7 +7,6 @@ import asyncio
 import os
 import struct
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +17,7 @@ from bench.floor import ECHO
 from bench.jobs import channel
 from bench.jobs.consume import CONSUME
 from bench.jobs.publish import PUBLISH_STREAM
+from bench.schedule import schedule
 from cursus_proto.v1.consume_service_pb2 import ConsumeResponse
 from cursus_proto.v1.publish_service_pb2 import PublishStreamResponse
 
@@ -100,9 +100,9 @@ async def follow(job: Follow) -> Latencies:
 async def _publish_singles(producer: _Producer, job: Follow) -> None:
     producer_id = os.urandom(16)
     filling = os.urandom(batches.VALUE_BYTES - _SENT_AT.size)
-    async for sequence in schedule(job.count, job.rate):
+    async for tick in schedule(job.count, job.rate):
         value = _SENT_AT.pack(time.perf_counter_ns()) + filling
-        await producer.write(batches.single_record_request(job.topic, producer_id, sequence, value))
+        await producer.write(batches.single_record_request(job.topic, producer_id, tick.number, value))
 
 
 async def _deliveries(consumer: _Consumer, count: int) -> list[float]:
@@ -126,14 +126,3 @@ async def _take_answers(producer: _Producer, count: int) -> None:
         if not isinstance(response, PublishStreamResponse):
             raise RuntimeError(f"the publish stream ended after {answered} answers")
         answered += len(response.outcomes.outcomes)
-
-
-async def schedule(count: int, rate: int) -> AsyncIterator[int]:
-    """Numbers from 0 on, each when it is due. Timers of the loop are a millisecond coarse, its clock as well: what
-    became due together comes together."""
-    started = time.perf_counter()
-    for number in range(count):
-        wait = started + number / rate - time.perf_counter()
-        if wait > 0:
-            await asyncio.sleep(wait)
-        yield number

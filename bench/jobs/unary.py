@@ -11,8 +11,9 @@ import grpc
 
 from bench import batches
 from bench.jobs import channel
-from bench.jobs.latency import DRAIN_DEADLINE_S, Latencies, schedule
+from bench.jobs.latency import DRAIN_DEADLINE_S, Latencies
 from bench.jobs.publish import Published
+from bench.schedule import schedule
 
 PUBLISH: Final = "/cursus.v1.PublishService/Publish"
 

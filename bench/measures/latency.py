@@ -74,10 +74,10 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return statistics.quantiles(values, n=100)[percent - 1]
 
 
-def median_figures(medians: dict[str, list[float]]) -> list[Figure]:
-    """Of the medians of each side's rounds, to be told beside its 99th percentile."""
+def median_figures(medians: dict[str, list[float]], name: str = "p50") -> list[Figure]:
+    """Of a value of each side's rounds, by default their medians, to be told beside its 99th percentile."""
     # The first value of each side is the warm-up's.
-    return [Figure(f"{side}, p50", statistics.median(values[1:]), UNIT) for side, values in medians.items()]
+    return [Figure(f"{side}, {name}", statistics.median(values[1:]), UNIT) for side, values in medians.items()]
 
 
 def worst(series: Sequence[Series]) -> list[Figure]:
