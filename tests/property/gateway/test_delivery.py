@@ -3,6 +3,7 @@ tables, record by record, or partly so, wherever reading begins and whatever end
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 import pytest
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 from cursus_gateway import delivery
 from cursus_gateway.columns import FEWEST_ROWS
 from cursus_gateway.delivery import Written, write_messages
-from cursus_proto.internal.v1.opaque_pb2 import RecordBatch
+from cursus_proto import cutting
+from cursus_proto.cutting import StoredBatch, read_fetched
+from cursus_proto.internal.v1.opaque_pb2 import FetchedPartition, FetchResponse, RecordBatch
 from cursus_proto.records import MalformedRecordSet, pack
 from cursus_proto.v1.records_pb2 import CODEC_GZIP, CODEC_NONE, Record
 from tests.harness.legacy_wire import Message
@@ -155,12 +158,32 @@ def test_messages_have_every_byte_from_any_offset_up_to_any_limit(
         count += 1
     expected = messages[begin : begin + count]
 
-    written = write_messages(batches, base_offset + begin, max_count=max_count, max_bytes=max_bytes)
+    written = write_messages(fetched(batches), base_offset + begin, max_count=max_count, max_bytes=max_bytes)
 
     assert b"".join(written.parts) == b"".join(message.encoded() for message in expected)
     assert (written.count, written.size) == (count, sum(sizes[:count]))
     assert (written.first_sequence, written.last_sequence) == (expected[0].sequence, expected[-1].sequence)
     assert written.next_offset == base_offset + begin + count
+
+
+@pytest.mark.parametrize("count", [1, FEWEST_ROWS, 2 * FEWEST_ROWS, 3 * FEWEST_ROWS])
+@pytest.mark.parametrize("begin", [0, 1, FEWEST_ROWS - 1, FEWEST_ROWS, FEWEST_ROWS + 1, 2 * FEWEST_ROWS - 1])
+@pytest.mark.parametrize("between", [0, 1], ids=["equally far apart", "not equally far apart"])
+def test_a_part_of_several_batches_that_make_one_table(begin: int, count: int, between: int) -> None:
+    records = [Record(key=b"k", value=b"%09d" % number, sequence=1000 + number) for number in range(FEWEST_ROWS)]
+    # Where an offset takes a byte more, what stands between two sets is longer.
+    base_offset = 128 - 2 * FEWEST_ROWS if between else 1000
+    batches, messages = laid_out([Stored(b"p", 5, -1, records) for _ in range(3)], base_offset)
+    found = fetched(batches)
+    distances = {after.begin - before.begin for before, after in itertools.pairwise(found)}
+    assert len(distances) == 1 + between
+
+    written = write_messages(found, base_offset + begin, max_count=count, max_bytes=NO_LIMIT)
+
+    expected = messages[begin : begin + count]
+    assert b"".join(written.parts) == b"".join(message.encoded() for message in expected)
+    assert len(written.parts) == 1, "it is one table"
+    assert (written.count, written.next_offset) == (len(expected), base_offset + begin + len(expected))
 
 
 @given(
@@ -204,21 +227,28 @@ def test_a_single_byte_that_differs_in_a_later_row(
     assert_read_alike([batch])
 
 
+def fetched(batches: list[RecordBatch]) -> list[StoredBatch]:
+    """The batches as they come out of a broker's response."""
+    response = FetchResponse(partitions=[FetchedPartition(batches=batches)])
+    ((_, found),) = read_fetched(response.SerializeToString())
+    return found
+
+
 def assert_read_alike(batches: list[RecordBatch]) -> None:
     """Reads the batches in the usual way and record by record, and compares."""
     try:
         general = one_by_one(batches)
     except MalformedRecordSet:
         with pytest.raises(MalformedRecordSet):
-            write_messages(batches, 0, max_count=NO_LIMIT, max_bytes=NO_LIMIT)
+            write_messages(fetched(batches), 0, max_count=NO_LIMIT, max_bytes=NO_LIMIT)
         return
-    usual = write_messages(batches, 0, max_count=NO_LIMIT, max_bytes=NO_LIMIT)
+    usual = write_messages(fetched(batches), 0, max_count=NO_LIMIT, max_bytes=NO_LIMIT)
     assert b"".join(usual.parts) == b"".join(general.parts)
     assert (usual.count, usual.size) == (general.count, general.size)
 
 
 def one_by_one(batches: list[RecordBatch]) -> Written:
     writer = delivery._Writer(0, NO_LIMIT, NO_LIMIT)
-    for batch in batches:
+    for batch in cutting.stored(batches):
         writer._write_any(batch)
     return writer.written

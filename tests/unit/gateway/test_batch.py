@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from cursus_gateway.batch import MalformedBatch, decode, empty_answer, encode_answer
+from cursus_proto import cutting
 from cursus_proto.internal.v1 import opaque_pb2
 from cursus_proto.v1 import records_pb2
 from tests.harness.legacy_wire import EMPTY_ANSWER, LAYOUT_D, LAYOUT_S, Message, batch_body
@@ -35,7 +36,7 @@ def test_an_answer_is_byte_exact() -> None:
         first_sequence=-1,
         records=packed.SerializeToString(),
     )
-    parts, count, next_offset = encode_answer("orders", 3, [stored], 7, max_count=10, max_bytes=1000)
+    parts, count, next_offset = encode_answer("orders", 3, cutting.stored([stored]), 7, max_count=10, max_bytes=1000)
     body = batch_body([message], partition=3)
     assert b"".join(parts) == len(body).to_bytes(4, "big") + body
     assert (count, next_offset) == (1, 8)

@@ -11,7 +11,9 @@ from cursus_gateway import records
 from cursus_gateway.columns import FEWEST_ROWS
 from cursus_gateway.delivery import write_messages
 from cursus_gateway.records import MIN_MESSAGE_BYTES, MalformedMessages, Run, read_messages
+from cursus_proto import cutting
 from cursus_proto import records as record_sets
+from cursus_proto.cutting import StoredBatch
 from cursus_proto.internal.v1 import opaque_pb2
 from cursus_proto.v1 import records_pb2
 from tests.harness.legacy_wire import Message
@@ -40,7 +42,7 @@ def encode(messages: list[Message]) -> bytes:
     return b"".join(message.encoded() for message in messages)
 
 
-def stored(run: Run, base_offset: int, codec: int = records_pb2.CODEC_NONE) -> opaque_pb2.RecordBatch:
+def stored(run: Run, base_offset: int, codec: int = records_pb2.CODEC_NONE) -> StoredBatch:
     """The run as a reader gets it back from the broker."""
     batch = opaque_pb2.RecordBatch(
         base_offset=base_offset,
@@ -54,7 +56,7 @@ def stored(run: Run, base_offset: int, codec: int = records_pb2.CODEC_NONE) -> o
         batch.records = run.record_set
     else:
         batch.compressed_records = record_sets.pack(record_sets.unpack(run.record_set), codec)
-    return batch
+    return cutting.stored([batch])[0]
 
 
 def round_trip(messages: list[Message], *, judged: bool, codec: int = records_pb2.CODEC_NONE) -> bytes:

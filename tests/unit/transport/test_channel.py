@@ -19,6 +19,7 @@ from tests.harness.http2 import (
     HEADERS,
     PING,
     RST_STREAM,
+    WINDOW_UPDATE,
     Frame,
     Listener,
     Peer,
@@ -110,6 +111,28 @@ async def test_an_answer_may_come_piece_by_piece() -> None:
             await peer.send(bytes((byte,)))
             await asyncio.sleep(0)
         assert await asking == b"answer"
+
+
+@pytest.mark.parametrize(("frames", "updates"), [(1, 0), (2, 0), (4, 2)])
+async def test_the_window_grows_only_for_an_answer_that_is_larger(frames: int, updates: int) -> None:
+    """Of half a window a frame: a peer that may send all of a single answer need not be told to go on."""
+    half = 512 * 1024
+    whole = message(bytes(frames * half - 5))
+    async with Listener.open() as listener, Channel(f"127.0.0.1:{listener.port}") as channel:
+        asking = asyncio.create_task(ask(channel, b"?"))
+        peer = await listener.accept()
+        await peer.be_greeted()
+        await peer.expect(HEADERS, 1)
+        await peer.expect(DATA, 1)
+        await peer.send(frame(HEADERS, 0x04, 1, ANSWER))
+        for number in range(frames):
+            await peer.send(data(1, whole[number * half : (number + 1) * half]))
+            if number < updates:
+                assert (await peer.expect(WINDOW_UPDATE, 1)).number > 0
+        await peer.send(frame(HEADERS, 0x05, 1, OK))
+        assert len(await asking) == frames * half - 5
+        await peer.send(frame(PING, 0, 0, b"and then"))
+        assert (await peer.receive()).kind == PING, "no update was on its way"
 
 
 async def test_a_channel_connects_again_by_itself() -> None:

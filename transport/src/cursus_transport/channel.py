@@ -374,6 +374,7 @@ class UnaryMethod(Generic[Request, Response]):
             if connection is None or connection.closing is not None:
                 connection = await channel.connection()
             stream = await connection.open()
+            stream.single = True
             block = self._method.headers
             if timeout_s is not None:
                 block += literal(b"grpc-timeout", encode_timeout(timeout_s))

@@ -54,6 +54,7 @@ class Stream:
         "local_ended",
         "remote_ended",
         "send_window",
+        "single",
         "torn",
     )
 
@@ -65,6 +66,8 @@ class Stream:
         self.local_ended = False
         self.torn = False
         """Whether a part of a message was written and the rest was not."""
+        self.single = False
+        """Whether one message is all that is expected: if the window is large enough for it, it stays as it is."""
         self._connection = connection
         self._unread: deque[bytes | bytearray] = deque()
         self._reader: asyncio.Future[None] | None = None
@@ -175,10 +178,18 @@ class Stream:
 
     def _credit(self) -> None:
         """Let the peer send on, once it is worth a frame."""
-        if self._uncredited >= WINDOW_BYTES // 2 and not self.remote_ended:
+        if self._uncredited >= WINDOW_BYTES // 2 and not self.remote_ended and not self._fits():
             self._connection.send(window_update(self.id, self._uncredited))
             self._receive_window += self._uncredited
             self._uncredited = 0
+
+    def _fits(self) -> bool:
+        """Whether the message that is arriving is the only one, and what its next frames hold is within the window."""
+        return (
+            self.single
+            and self._message is not None
+            and self._missing - self._connection.data_left <= self._receive_window
+        )
 
     async def read(self) -> bytes | bytearray | None:
         """The next message; None when the peer has ended its side. One reader at a time. Raises StreamLost.

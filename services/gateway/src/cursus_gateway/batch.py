@@ -27,7 +27,7 @@ from typing import Final
 from cursus_gateway.delivery import Written, write_messages
 from cursus_gateway.framing import Parts, length_of
 from cursus_gateway.records import MalformedMessages, Messages, read_messages
-from cursus_proto.internal.v1.opaque_pb2 import RecordBatch
+from cursus_proto.cutting import StoredBatch
 
 MAGIC: Final = b"\xba\x7c"
 
@@ -127,7 +127,7 @@ def _text(body: bytes, position: int) -> tuple[str, int]:
 
 
 def encode_answer(
-    topic: str, partition: int, batches: Sequence[RecordBatch], from_offset: int, *, max_count: int, max_bytes: int
+    topic: str, partition: int, batches: Sequence[StoredBatch], from_offset: int, *, max_count: int, max_bytes: int
 ) -> tuple[Parts, int, int]:
     """A whole frame, in parts, with the records of stored batches from `from_offset` on; then the number of messages in
     it and the offset to read on from. `max_bytes` bounds the body, except for a first message that is larger.

@@ -5,6 +5,7 @@ For rows in the hundreds that costs a fiftieth of going from row to row.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -17,38 +18,98 @@ FEWEST_ROWS: Final = 24
 
 _BIG_ENDIAN: Final = np.dtype(">u8")
 _BYTE: Final = np.dtype(np.uint8)
+_WORDS: Final = {size: np.dtype(f"<u{size}") for size in (1, 2, 4, 8)}
 
 
-def is_constant(data: bytes, rows: int, stride: int, begin: int, end: int) -> bool:
-    """Whether every row has the first one's bytes from `begin` to `end`, which count from the start of the data."""
-    if begin == end:
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of the same length that follow each other, in blocks of as many rows that lie equally far apart."""
+
+    data: bytes | bytearray
+    begin: int
+    """Where the first row begins. What is said to be in a row is counted from there."""
+    count: int
+    """In all blocks."""
+    size: int
+    """The length of a row."""
+    blocks: int = 1
+    distance: int = 0
+    """From the beginning of a block to that of the next."""
+
+    def column(self, at: int, kind: np.dtype[Any]) -> NDArray[Any]:
+        """What is in each row at a place, with a line for each block."""
+        shape = (self.blocks, self.count // self.blocks)
+        return np.ndarray(shape, kind, self.data, self.begin + at, (self.distance, self.size))
+
+    def part(self, begin: int, end: int) -> tuple[Rows, int]:
+        """The blocks that have rows from `begin` to `end`, of a single block only those rows; and how many rows of them
+        come before `begin`."""
+        in_block = self.count // self.blocks
+        if self.blocks == 1:
+            return replace(self, begin=self.begin + begin * self.size, count=end - begin), 0
+        first, last = begin // in_block, -(-end // in_block)
+        rows = replace(
+            self, begin=self.begin + first * self.distance, count=(last - first) * in_block, blocks=last - first
+        )
+        return rows, begin - first * in_block
+
+    def like(self, other: Rows) -> Rows:
+        """These rows, which are a single block, in as many blocks as the others are."""
+        return replace(self, blocks=other.blocks, distance=self.size * (self.count // other.blocks))
+
+    def is_constant(self, begin: int, end: int) -> bool:
+        """Whether every row has the first one's bytes from `begin` to `end`."""
+        size = end - begin
+        if size > 8:
+            first = bytes(self.data[self.begin + begin : self.begin + end])
+            return self.column(begin, np.dtype((np.void, size))).tobytes() == first * self.count
+        # Few bytes are one word, or two that overlap.
+        word_bytes = 1 << max(size.bit_length() - 1, 0)
+        for at in {begin, end - word_bytes} if size else ():
+            words = self.column(at, _WORDS[word_bytes])
+            if not (words == words[0, 0]).all():
+                return False
         return True
-    column = np.ndarray(rows, np.dtype((np.void, end - begin)), data, begin, (stride,))
-    return column.tobytes() == data[begin:end] * rows
+
+    def big_endian(self, at: int) -> NDArray[Any]:
+        """The numbers of 64 bits in each row, which can be read and, in a bytearray, assigned to."""
+        return self.column(at, _BIG_ENDIAN)
+
+    def copy(self, size: int, at: int, to: Rows, to_at: int) -> None:
+        """A column of `size` bytes, to rows in as many blocks."""
+        if size:
+            kind = np.dtype((np.void, size))
+            to.column(to_at, kind)[:] = self.column(at, kind)
+
+    def read_varints(self, size: int, before: int) -> Numbers | None:
+        """The number in the last `size` bytes of each row, if in all of them a varint of that length stands there, and
+        the byte `before` in front of it. Seven bytes at most."""
+        word_bytes = 4 if size < 4 else 8
+        if not 1 <= size < word_bytes <= self.size:
+            return None
+        # The last bytes of each row as one word; shifted, the byte in front of the number is the lowest.
+        words = self.column(self.size - word_bytes, _WORDS[word_bytes]) >> 8 * (word_bytes - size - 1)
+        # All of that byte, and of the others the bit that says whether the number goes on: in the last one it does not.
+        looked_at = int.from_bytes(b"\xff" + b"\x80" * size, "little")
+        expected = int.from_bytes(bytes((before,)) + b"\x80" * (size - 1) + b"\0", "little")
+        part = words & looked_at
+        if not (part == expected).all():
+            return None
+        numbers = words >> 8
+        numbers &= 0x7F
+        for place in range(1, size):
+            np.right_shift(words, 8 + place, out=part)
+            part &= 0x7F << 7 * place
+            numbers |= part
+        return numbers.ravel().astype(np.uint64, copy=False)
+
+    def write_varints(self, numbers: Numbers, size: int, at: int) -> None:
+        """Numbers whose varints all take `size` bytes, one in each row."""
+        for place in range(size):
+            more = 0x80 if place < size - 1 else 0
+            low = (numbers >> np.uint64(7 * place)) & np.uint64(0x7F) | np.uint64(more)
+            self.column(at + place, _BYTE)[:] = low
 
 
-def big_endian(data: bytes | bytearray, rows: int, stride: int, at: int) -> NDArray[Any]:
-    """The numbers of 64 bits in a column, which can be read and, in a bytearray, assigned to."""
-    return np.ndarray(rows, _BIG_ENDIAN, data, at, (stride,))
-
-
-def counted(first: int, rows: int) -> Numbers:
-    return np.arange(first, first + rows, dtype=np.uint64)
-
-
-def copy(
-    rows: int, size: int, source: bytes, source_stride: int, source_at: int, to: bytearray, to_stride: int, to_at: int
-) -> None:
-    """A column of `size` bytes a row, from one stretch to another."""
-    if size:
-        block = np.dtype((np.void, size))
-        column = np.ndarray(rows, block, source, source_at, (source_stride,))
-        np.ndarray(rows, block, to, to_at, (to_stride,))[:] = column
-
-
-def write_varints(numbers: Numbers, size: int, to: bytearray, stride: int, at: int) -> None:
-    """Numbers whose varints all take `size` bytes."""
-    for place in range(size):
-        more = 0x80 if place < size - 1 else 0
-        low = (numbers >> np.uint64(7 * place)) & np.uint64(0x7F) | np.uint64(more)
-        np.ndarray(len(numbers), _BYTE, to, at + place, (stride,))[:] = low
+def counted(first: int, count: int) -> Numbers:
+    return np.arange(first, first + count, dtype=np.uint64)

@@ -16,7 +16,7 @@ from cursus_gateway.refusals import Refused
 from cursus_gateway.settings import GroupSettings
 from cursus_gateway.statuses import refused_by_status
 from cursus_gateway.upstream import FETCH, LIST_TOPICS, Upstream
-from cursus_proto.internal.v1 import opaque_pb2
+from cursus_proto.cutting import Fetched
 from cursus_proto.v1 import consume_service_pb2 as pb
 from cursus_proto.v1 import topic_service_pb2
 
@@ -41,13 +41,13 @@ class Consuming:
             if (text := await self._obstacle(command)) is not None:
                 return text
             offset = await self._start(command)
-            found = await self._fetch(command, offset, lane)
+            found, batches = await self._fetch(command, offset, lane)
         elif self._membership.is_clear(command.group, command.member, command.generation):
             offset = command.offset
-            found = await self._fetch(command, offset, lane)
+            found, batches = await self._fetch(command, offset, lane)
         else:
             offset = command.offset
-            text, found = await asyncio.gather(self._obstacle(command), self._fetch(command, offset, lane))
+            text, (found, batches) = await asyncio.gather(self._obstacle(command), self._fetch(command, offset, lane))
             if text is not None:
                 return text
         if found.HasField("error"):
@@ -60,11 +60,11 @@ class Consuming:
                 raise refused
             # Clients of the second generation would ask for the same offset for ever.
             offset = int(refused.metadata["earliest"])
-            found = await self._fetch(command, offset, lane)
+            found, batches = await self._fetch(command, offset, lane)
         parts, _, _ = batch.encode_answer(
             command.topic,
             command.partition,
-            found.batches,
+            batches,
             offset,
             max_count=command.limit,
             max_bytes=MAX_ANSWER_BYTES,
@@ -98,7 +98,7 @@ class Consuming:
         return (await self._bounds(topic, partition))[1] if latest else 0
 
     async def _bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        found = await self._fetch_one(topic, partition, 0, 1, 0, 1, 0)
+        found, _ = await self._fetch_one(topic, partition, 0, 1, 0, 1, 0)
         if found.HasField("error"):
             refused = refused_by_status(found.error)
             if refused.reason != "OFFSET_OUT_OF_RANGE":
@@ -106,7 +106,7 @@ class Consuming:
             return int(refused.metadata["earliest"]), int(refused.metadata["latest"])
         return found.earliest_offset, found.next_offset
 
-    async def _fetch(self, command: ConsumeBatch, offset: int, lane: int) -> opaque_pb2.FetchedPartition:
+    async def _fetch(self, command: ConsumeBatch, offset: int, lane: int) -> Fetched:
         wait_ms = min(command.wait_ms, _MAX_WAIT_MS)
         return await self._fetch_one(
             command.topic, command.partition, offset, _FETCH_BYTES, wait_ms, command.limit, lane
@@ -114,22 +114,21 @@ class Consuming:
 
     async def _fetch_one(
         self, topic: str, partition: int, offset: int, max_bytes: int, wait_ms: int, max_records: int, lane: int
-    ) -> opaque_pb2.FetchedPartition:
+    ) -> Fetched:
         request = pb.FetchRequest(max_wait_ms=wait_ms, max_bytes=max_bytes, max_records=max_records)
         request.partitions.add(topic=topic, partition=partition, offset=offset)
-        answer: opaque_pb2.FetchResponse = await self._upstream.call(
+        (fetched,) = await self._upstream.call(
             FETCH,
             request,
             timeout_s=self._upstream.timeout_s + wait_ms / 1000,
             lane=lane,
             place=(topic, partition),
         )
-        found = answer.partitions[0]
+        found, _ = fetched
         if found.HasField("error") and refused_by_status(found.error).reason == "NOT_LEADER":
             await self._upstream.find_leader(topic, partition)
-            answer = await self._upstream.call(FETCH, request, lane=lane, place=(topic, partition))
-            found = answer.partitions[0]
-        return found
+            (fetched,) = await self._upstream.call(FETCH, request, lane=lane, place=(topic, partition))
+        return fetched
 
     async def _consume_pattern(self, command: ConsumeBatch, lane: int) -> Parts:
         """All topics that match, read from the same partition and offset into one batch named after the pattern."""
@@ -144,10 +143,9 @@ class Consuming:
             request = pb.FetchRequest(max_bytes=_FETCH_BYTES, max_records=command.limit)
             for name in names[:_MAX_FETCHED_PARTITIONS]:
                 request.partitions.add(topic=name, partition=command.partition, offset=max(0, command.offset))
-            answer: opaque_pb2.FetchResponse = await self._upstream.call(FETCH, request, lane=lane)
-            for found in answer.partitions:
+            for _, batches in await self._upstream.call(FETCH, request, lane=lane):
                 part = write_messages(
-                    found.batches,
+                    batches,
                     max(0, command.offset),
                     max_count=command.limit - written.count,
                     max_bytes=MAX_ANSWER_BYTES - written.size - 1024,
@@ -172,7 +170,7 @@ class Consuming:
         offset = await self.position(command.topic, command.partition, group, latest) if latest else command.offset
         left = MAX_MESSAGES
         while left:
-            found = await self._fetch_one(command.topic, command.partition, offset, MIB, 0, left, lane)
+            found, batches = await self._fetch_one(command.topic, command.partition, offset, MIB, 0, left, lane)
             if found.HasField("error"):
                 refused = refused_by_status(found.error)
                 if refused.reason != "OFFSET_OUT_OF_RANGE":
@@ -182,7 +180,7 @@ class Consuming:
                     break
                 offset = earliest
                 continue
-            payloads, offset = read_payloads(found.batches, offset, left)
+            payloads, offset = read_payloads(batches, offset, left)
             if not payloads:
                 break
             left -= len(payloads)

@@ -16,8 +16,7 @@ import numpy as np
 from cursus_gateway.columns import FEWEST_ROWS, counted
 from cursus_gateway.records import EPOCH_PAYLOAD, LENGTH, MIN_MESSAGE_BYTES, NO_EVENT, SCHEMA_AGGREGATE_METADATA
 from cursus_gateway.tables import Table
-from cursus_proto.internal.v1.opaque_pb2 import RecordBatch
-from cursus_proto.records import unpack
+from cursus_proto.cutting import StoredBatch
 from cursus_proto.v1.records_pb2 import Record
 
 _OFFSET_SEQUENCE: Final = Struct(">QQ")
@@ -27,7 +26,7 @@ _OFFSET_SEQUENCE: Final = Struct(">QQ")
 class Written:
     """Legacy message records under construction."""
 
-    parts: list[bytes | bytearray]
+    parts: list[bytes | bytearray | memoryview]
     count: int = 0
     size: int = 0
     first_sequence: int = 0
@@ -35,7 +34,7 @@ class Written:
     next_offset: int = 0
 
 
-def write_messages(batches: Sequence[RecordBatch], from_offset: int, *, max_count: int, max_bytes: int) -> Written:
+def write_messages(batches: Sequence[StoredBatch], from_offset: int, *, max_count: int, max_bytes: int) -> Written:
     """The records of stored batches from `from_offset` on as legacy message records, at most `max_count` of them and
     `max_bytes` in all; the first one is written whatever its size. `next_offset` is where to read on.
 
@@ -54,55 +53,55 @@ class _Run:
     """Consecutive batches that may be alike: of one producer and epoch, with records as long on average, each numbered
     on from the one before."""
 
-    __slots__ = ("batches", "epoch", "first_offset", "first_sequence", "producer_id", "rows", "sets", "size")
+    __slots__ = ("batches", "epoch", "first_offset", "first_sequence", "producer_id", "rows", "size")
 
-    def __init__(self, batch: RecordBatch, packed: bytes) -> None:
-        self.producer_id = batch.producer_id
-        self.epoch = batch.producer_epoch
-        self.first_offset = batch.base_offset
-        self.first_sequence = batch.first_sequence
+    def __init__(self, batch: StoredBatch) -> None:
+        fields = batch.fields
+        self.producer_id = fields.producer_id
+        self.epoch = fields.producer_epoch
+        self.first_offset = fields.base_offset
+        self.first_sequence = fields.first_sequence
         """Negative if the envelopes number nothing."""
         self.batches = [batch]
-        self.sets = [packed]
-        self.rows = batch.record_count
-        self.size = len(packed)
+        self.rows = fields.record_count
+        self.size = batch.end - batch.begin
 
-    def add(self, batch: RecordBatch, packed: bytes) -> bool:
+    def add(self, batch: StoredBatch) -> bool:
         """Takes the batch if it goes with the others."""
-        count, rows = batch.record_count, self.rows
+        fields, size = batch.fields, batch.end - batch.begin
+        count, rows = fields.record_count, self.rows
+        first_sequence = self.first_sequence + rows if self.first_sequence >= 0 else self.first_sequence
         if (
-            len(packed) * rows != self.size * count
-            or batch.base_offset != self.first_offset + rows
-            or batch.first_sequence != (self.first_sequence + rows if self.first_sequence >= 0 else self.first_sequence)
-            or batch.producer_id != self.producer_id
-            or batch.producer_epoch != self.epoch
+            size * rows != self.size * count
+            or fields.base_offset != self.first_offset + rows
+            or fields.first_sequence != first_sequence
+            or fields.producer_id != self.producer_id
+            or fields.producer_epoch != self.epoch
         ):
             return False
         self.batches.append(batch)
-        self.sets.append(packed)
         self.rows += count
-        self.size += len(packed)
+        self.size += size
         return True
 
     def alone(self) -> Iterator[_Run]:
         """Each batch as a run of its own."""
-        return map(_Run, self.batches, self.sets)
+        return map(_Run, self.batches)
 
 
-def _runs(batches: Sequence[RecordBatch], from_offset: int, max_count: int) -> Iterator[_Run]:
+def _runs(batches: Sequence[StoredBatch], from_offset: int, max_count: int) -> Iterator[_Run]:
     """The batches in runs, in order, from the one on that holds `from_offset` to the one with which `max_count` is
     reached."""
     run: _Run | None = None
     found = 0
     for batch in batches:
-        base_offset, count = batch.base_offset, batch.record_count
+        base_offset, count = batch.fields.base_offset, batch.fields.record_count
         if base_offset + count <= from_offset:
             continue
-        packed = batch.records
-        if run is None or not run.add(batch, packed):
+        if run is None or not run.add(batch):
             if run is not None:
                 yield run
-            run = _Run(batch, packed)
+            run = _Run(batch)
         found += count - max(0, from_offset - base_offset)
         if found >= max_count:
             break  # A run is looked at as a whole, so it is not to hold more than is wanted.
@@ -133,7 +132,7 @@ class _Writer:
         """Writes the run if its records make a table; else nothing."""
         if run.rows < FEWEST_ROWS:
             return False
-        table = Table.of(run.sets, run.rows)
+        table = Table.of(run.batches, run.rows)
         if table is None:
             return False
         written = self.written
@@ -162,10 +161,11 @@ class _Writer:
         written.next_offset = run.first_offset + end
         return True
 
-    def _write_any(self, batch: RecordBatch) -> None:
+    def _write_any(self, stored: StoredBatch) -> None:
         """Writes the batch, record by record."""
         written = self.written
-        records = unpack(batch.records or batch.compressed_records, batch.codec)
+        batch = stored.fields
+        records = stored.unpack()
         producer = LENGTH.pack(len(batch.producer_id)) + batch.producer_id
         epoch_default, first_sequence = batch.producer_epoch, batch.first_sequence
         fixed_bytes = MIN_MESSAGE_BYTES - len(NO_EVENT) + len(batch.producer_id)
@@ -211,16 +211,17 @@ def _write_event(record: Record) -> bytes:
     return b"".join((LENGTH.pack(len(event_type)), event_type, numbers, metadata))
 
 
-def read_payloads(batches: Sequence[RecordBatch], from_offset: int, max_count: int) -> tuple[list[bytes], int]:
+def read_payloads(batches: Sequence[StoredBatch], from_offset: int, max_count: int) -> tuple[list[bytes], int]:
     """Only the payloads, for clients that know no more, and the offset after the last one.
 
     Raises MalformedRecordSet.
     """
     payloads: list[bytes] = []
     next_offset = from_offset
-    for batch in batches:
+    for stored in batches:
+        batch = stored.fields
         skip = max(0, from_offset - batch.base_offset)
-        records = unpack(batch.records or batch.compressed_records, batch.codec)
+        records = stored.unpack()
         wanted = records[skip : skip + max_count - len(payloads)]
         if wanted:
             payloads += [record.value for record in wanted]

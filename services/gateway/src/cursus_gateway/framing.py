@@ -20,7 +20,7 @@ MAX_ANSWER_BYTES: Final = 16 * MIB
 
 KEEPALIVE: Final = b"\0\0\0\0"
 
-Parts: TypeAlias = Sequence[bytes | bytearray]
+Parts: TypeAlias = Sequence[bytes | bytearray | memoryview]
 """Whole frames, cut wherever that spared a copy. Whoever writes a bytearray does not change it any more."""
 
 _LENGTH: Final = Struct(">I")

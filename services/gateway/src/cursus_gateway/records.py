@@ -28,7 +28,7 @@ from typing import Final
 
 import numpy as np
 
-from cursus_gateway import columns
+from cursus_gateway.columns import FEWEST_ROWS, Rows, counted
 from cursus_proto.records import varint
 
 # A message record with every text empty.
@@ -112,7 +112,7 @@ def _varint(number: int) -> bytes:
 
 def _same_size(body: bytes, start: int, count: int, judged: bool) -> Messages | None:
     """The messages, if all are of one producer, of the same lengths and no events; else None."""
-    if count < columns.FEWEST_ROWS:
+    if count < FEWEST_ROWS:
         return None
     _, first, id_bytes = _OFFSET_SEQUENCE_ID.unpack_from(body, start)
     key_at = 20 + id_bytes
@@ -123,14 +123,15 @@ def _same_size(body: bytes, start: int, count: int, judged: bool) -> Messages | 
     if size * count != len(body) - start or not payload_bytes or body[-len(NO_EVENT) :] != NO_EVENT:
         return None
     # Everything but sequence, key and payload.
+    rows = Rows(body, start, count, size)
     for begin, end in ((16, key_at), (key_at + key_bytes, payload_at), (payload_at + payload_bytes, size)):
-        if not columns.is_constant(body, count, size, start + begin, start + end):
+        if not rows.is_constant(begin, end):
             return None
-    numbers = columns.big_endian(body, count, size, start + 8).astype(np.uint64)
+    numbers = rows.big_endian(8).astype(np.uint64).ravel()
     last = int(numbers[-1])
     producer_id = body[start + 18 : start + 18 + id_bytes]
     in_envelope = judged and bool(producer_id) and first > 0 and last <= MAX_SEQUENCE
-    one_by_one = last == first + count - 1 < 2**63 and bool((numbers == columns.counted(first, count)).all())
+    one_by_one = last == first + count - 1 < 2**63 and bool((numbers == counted(first, count)).all())
     if not one_by_one and (in_envelope or numbers.any()):
         return None  # Numbered otherwise: rare enough to be left to the general way.
     own_epoch = epoch if not producer_id else 0
@@ -149,9 +150,10 @@ def _same_size(body: bytes, start: int, count: int, judged: bool) -> Messages | 
     row = b"".join((head, bytes(key_bytes), value, bytes(payload_bytes), tail))
     written = bytearray(row) * count
     value_at = len(row) - len(tail) - payload_bytes
-    columns.copy(count, key_bytes, body, size, start + key_at, written, len(row), len(head))
-    columns.copy(count, payload_bytes, body, size, start + payload_at, written, len(row), value_at)
-    columns.write_varints(numbers, number_bytes, written, len(row), value_at + payload_bytes + len(_SEQUENCE))
+    to = Rows(written, 0, count, len(row))
+    rows.copy(key_bytes, key_at, to, len(head))
+    rows.copy(payload_bytes, payload_at, to, value_at)
+    to.write_varints(numbers, number_bytes, value_at + payload_bytes + len(_SEQUENCE))
     run = Run(producer_id, epoch if producer_id else 0, first if in_envelope else None, (), count, bytes(written))
     return Messages((run,), first, last, epoch, producer_id)
 

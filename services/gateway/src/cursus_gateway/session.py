@@ -377,9 +377,12 @@ class Session:
 
     def _structured(self, parts: Parts) -> Parts:
         """Class and retryability behind the code of an error, for a connection that negotiated them."""
-        if not self.structured_errors or len(parts) != 1 or parts[0][4:11] != b"ERROR: " or b" class=" in parts[0]:
+        if not self.structured_errors or len(parts) != 1 or parts[0][4:11] != b"ERROR: ":
             return parts
-        code, space, rest = parts[0][11:].partition(b" ")
+        text = bytes(parts[0][11:])
+        if b" class=" in text:
+            return parts
+        code, space, rest = text.partition(b" ")
         if rest and b"=" not in rest.split(b" ", 1)[0]:
             return parts  # A sentence of an earlier generation.
         return [frame(b"ERROR: " + code + b" class=validation retryable=false" + space + rest)]

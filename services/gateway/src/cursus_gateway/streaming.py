@@ -26,7 +26,7 @@ from cursus_gateway.refusals import Refused, spell
 from cursus_gateway.settings import GroupSettings
 from cursus_gateway.statuses import is_transient, refused_by_call
 from cursus_gateway.upstream import Upstream
-from cursus_proto.internal.v1 import opaque_pb2
+from cursus_proto.cutting import StoredBatch, stored
 from cursus_proto.v1 import consume_service_pb2 as pb
 from cursus_proto.v1 import records_pb2
 
@@ -147,8 +147,9 @@ class Streaming:
                         joined()
                 elif kind == "batches":
                     found = response.batches
+                    batches = stored(found.batches)
                     start_offset = positions.get(found.partition, 0)
-                    payloads, next_offset = read_payloads(found.batches, start_offset, 2**31)
+                    payloads, next_offset = read_payloads(batches, start_offset, 2**31)
                     outlet.send([frame(payload) for payload in payloads])
                     positions[found.partition] = next_offset
                     await outlet.writable()
@@ -156,7 +157,7 @@ class Streaming:
                     commit = pb.SubscribeCommit(commit_id=commits)
                     commit.offsets.add(topic=found.topic, partition=found.partition, next_offset=next_offset)
                     await call.write(pb.SubscribeRequest(commit=commit))
-                    size = sum(len(one.records) + len(one.compressed_records) for one in found.batches)
+                    size = sum(one.payload_bytes for one in batches)
                     await call.write(pb.SubscribeRequest(grant=records_pb2.FlowGrant(bytes=size)))
         finally:
             call.cancel()
@@ -227,16 +228,17 @@ class _Push:
             )
             await call.write(pb.ConsumeRequest(start=start))
             while True:
-                response, text = await self._meanwhile(call.read())
+                consumed, text = await self._meanwhile(call.read())
                 if text is not None:
                     self._text(text)
                     return True
-                if response is grpc.aio.EOF:
+                if consumed is grpc.aio.EOF:
                     return None
-                assert isinstance(response, opaque_pb2.ConsumeResponse), "what the call deserializes to"
-                if response.HasField("batches"):
-                    size = sum(len(one.records) + len(one.compressed_records) for one in response.batches.batches)
-                    await self._deliver(response.batches.batches)
+                assert isinstance(consumed, tuple), "what the call deserializes to"
+                _, batches = consumed
+                if batches:
+                    await self._deliver(batches)
+                    size = sum(one.payload_bytes for one in batches)
                     await call.write(pb.ConsumeRequest(grant=records_pb2.FlowGrant(bytes=size)))
         except grpc.aio.AioRpcError as error:
             refused = refused_by_call(error)
@@ -247,7 +249,7 @@ class _Push:
         finally:
             call.cancel()
 
-    async def _deliver(self, batches: Sequence[opaque_pb2.RecordBatch]) -> None:
+    async def _deliver(self, batches: Sequence[StoredBatch]) -> None:
         while True:
             parts, count, next_offset = batch.encode_answer(
                 self._command.topic,

@@ -20,19 +20,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
-from cursus_gateway import columns
-from cursus_gateway.columns import Numbers
+from cursus_gateway.columns import Numbers, Rows, counted
 from cursus_gateway.records import EPOCH_PAYLOAD, LENGTH, MIN_MESSAGE_BYTES, NO_EVENT
+from cursus_proto.cutting import StoredBatch
 
 _RECORD: Final = 0x0A
 _KEY: Final = 0x0A
 _VALUE: Final = 0x12
 _SEQUENCE: Final = 0x48
-_LITTLE_ENDIAN: Final = np.dtype("<u8")
-# A tag and a sequence below 2**49, which are read as one word. No producer counts farther.
-_MAX_TAIL_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +35,6 @@ class _Shape:
     """Where the parts of a row begin, and how long its variable parts are. Without a key its head reaches to the
     payload."""
 
-    stride: int
     key_at: int
     key_bytes: int
     payload_at: int
@@ -53,33 +47,30 @@ class _Shape:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows that were checked."""
+    """Records that were checked."""
 
-    rows: int
     sequences: Numbers | None
     """None if the records hold none."""
-    _packed: bytes
+    _rows: Rows
     _shape: _Shape
 
     @classmethod
-    def of(cls, sets: Sequence[bytes], rows: int) -> Table | None:
-        """The records of these sets, `rows` in all; None if they are not alike."""
-        packed = sets[0] if len(sets) == 1 else b"".join(sets)
-        if not packed or len(packed) % rows:
+    def of(cls, batches: Sequence[StoredBatch], count: int) -> Table | None:
+        """The records of these batches, `count` in all; None if they are not alike."""
+        rows = _rows(batches, count)
+        if rows is None:
             return None
-        shape = _shape(packed, len(packed) // rows)
-        if shape is None:
-            return None
-        if not columns.is_constant(packed, rows, shape.stride, 0, shape.key_at):
-            return None
-        if not columns.is_constant(packed, rows, shape.stride, shape.key_at + shape.key_bytes, shape.payload_at):
+        shape = _shape(rows.data, rows.begin, rows.size)
+        if shape is None or not (
+            rows.is_constant(0, shape.key_at) and rows.is_constant(shape.key_at + shape.key_bytes, shape.payload_at)
+        ):
             return None
         sequences: Numbers | None = None
-        if shape.tail_at < shape.stride:
-            sequences = _read_sequences(packed, rows, shape)
+        if shape.tail_at < rows.size:
+            sequences = rows.read_varints(rows.size - shape.tail_at - 1, _SEQUENCE)
             if sequences is None:
                 return None
-        return cls(rows, sequences, packed, shape)
+        return cls(sequences, rows, shape)
 
     def message_bytes(self, producer_id: bytes) -> int:
         """The size of one message."""
@@ -87,7 +78,7 @@ class Table:
 
     def messages(
         self, begin: int, end: int, first_offset: int, sequences: Numbers, producer_id: bytes, epoch: int
-    ) -> bytearray:
+    ) -> bytearray | memoryview:
         """The legacy messages of rows `begin` to `end`; `sequences` has one number for each of them."""
         shape, count = self._shape, end - begin
         before_key = LENGTH.pack(len(producer_id)) + producer_id + LENGTH.pack(shape.key_bytes)
@@ -97,60 +88,63 @@ class Table:
         row = b"".join(
             (bytes(16), before_key, bytes(shape.key_bytes), before_payload, bytes(shape.payload_bytes), NO_EVENT)
         )
-        written = bytearray(row) * count
-        columns.big_endian(written, count, len(row), 0)[:] = columns.counted(first_offset, count)
-        columns.big_endian(written, count, len(row), 8)[:] = sequences
-        for source_at, target_at, size in (
-            (shape.key_at, key_at, shape.key_bytes),
-            (shape.payload_at, payload_at, shape.payload_bytes),
-        ):
-            source_at += begin * shape.stride
-            columns.copy(count, size, self._packed, shape.stride, source_at, written, len(row), target_at)
-        return written
+        rows, ahead = self._rows.part(begin, end)
+        written = bytearray(row) * rows.count
+        wanted = Rows(written, ahead * len(row), count, len(row))
+        wanted.big_endian(0)[:] = counted(first_offset, count)
+        wanted.big_endian(8)[:] = sequences
+        to = Rows(written, 0, rows.count, len(row)).like(rows)
+        rows.copy(shape.key_bytes, shape.key_at, to, key_at)
+        rows.copy(shape.payload_bytes, shape.payload_at, to, payload_at)
+        if count == rows.count:
+            return written
+        return memoryview(written)[wanted.begin : wanted.begin + count * len(row)]
 
 
-def _read_sequences(packed: bytes, rows: int, shape: _Shape) -> Numbers | None:
-    """The number in each tail, if all tails are a sequence and nothing else."""
-    size = shape.stride - shape.tail_at
-    if not 2 <= size <= _MAX_TAIL_BYTES <= shape.stride:
+def _rows(batches: Sequence[StoredBatch], count: int) -> Rows | None:
+    """The records as rows of equal length. The sets of one response lie equally far apart if they and what stands
+    between them are alike, as most are; others are joined. None if they cannot be rows."""
+    source, begin = batches[0].source, batches[0].begin
+    blocks, block_bytes = len(batches), batches[0].end - begin
+    distance = batches[1].begin - begin if blocks > 1 else 0
+    at = begin
+    for batch in batches:
+        if batch.begin != at or batch.end != at + block_bytes or batch.source is not source:
+            source = b"".join([batch.plain() for batch in batches])
+            begin, blocks, block_bytes, distance = 0, 1, len(source), 0
+            break
+        at += distance
+    total = blocks * block_bytes
+    if not total or total % count or count % blocks:
         return None
-    # The last eight bytes of each row; shifted, the tail's first byte is the lowest.
-    words = np.ndarray(rows, _LITTLE_ENDIAN, packed, shape.stride - 8, (shape.stride,)) >> np.uint64(64 - 8 * size)
-    # All of the tag, and of the other bytes the bit that says whether the number goes on: in the last one it does not.
-    looked_at = int.from_bytes(b"\xff" + b"\x80" * (size - 1), "little")
-    expected = int.from_bytes(bytes((_SEQUENCE,)) + b"\x80" * (size - 2) + b"\0", "little")
-    if not ((words & np.uint64(looked_at)) == np.uint64(expected)).all():
-        return None
-    numbers = np.zeros(rows, np.uint64)
-    for place in range(size - 1):
-        numbers |= (words >> np.uint64(8 + place)) & np.uint64(0x7F << (7 * place))
-    return numbers
+    return Rows(source, begin, count, total // count, blocks, distance)
 
 
-def _shape(packed: bytes, stride: int) -> _Shape | None:
-    """The shape of the first record. None if it is not `stride` bytes long or does not begin with an optional key and
-    a payload.
+def _shape(data: bytes | bytearray, begin: int, size: int) -> _Shape | None:
+    """The shape of the record that begins there. None if it is not `size` bytes long or does not begin with an optional
+    key and a payload.
     """
+    packed = data[begin : begin + size]
     if packed[0] != _RECORD:
         return None
     record_bytes, position = _read_varint(packed, 1)
-    if position + record_bytes != stride:
+    if position + record_bytes != size:
         return None
     key_bytes, key_at = 0, 0
-    if position < stride and packed[position] == _KEY:
+    if position < size and packed[position] == _KEY:
         key_bytes, key_at = _read_varint(packed, position + 1)
         position = key_at + key_bytes
         if not 0 < key_bytes <= 0xFFFF:
             return None  # An empty key is a key, and one too long is cut; both are left to the general way.
-    if position + 2 > stride or packed[position] != _VALUE:
+    if position + 2 > size or packed[position] != _VALUE:
         return None
     payload_bytes, payload_at = _read_varint(packed, position + 1)
-    if not payload_bytes or payload_at + payload_bytes > stride:
+    if not payload_bytes or payload_at + payload_bytes > size:
         return None
-    return _Shape(stride, key_at or payload_at, key_bytes, payload_at, payload_bytes)
+    return _Shape(key_at or payload_at, key_bytes, payload_at, payload_bytes)
 
 
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+def _read_varint(data: bytes | bytearray, position: int) -> tuple[int, int]:
     """A number of at most 5 bytes and the position after it; (0, position) beyond the end or for a longer one."""
     number = 0
     for shift in range(0, 35, 7):

@@ -22,6 +22,7 @@ from cursus_gateway.pipeline import PublishPipeline
 from cursus_gateway.refusals import BROKER_UNAVAILABLE, Refused
 from cursus_gateway.settings import UpstreamSettings
 from cursus_gateway.statuses import is_transient, refused_by_call
+from cursus_proto import cutting
 from cursus_proto.internal.v1 import opaque_pb2
 from cursus_proto.v1 import (
     cluster_service_pb2,
@@ -80,7 +81,9 @@ GET_METADATA = _unary(
     cluster_service_pb2.GetMetadataRequest,
     cluster_service_pb2.GetMetadataResponse,
 )
-FETCH = _unary("cursus.v1.ConsumeService", "Fetch", consume_service_pb2.FetchRequest, opaque_pb2.FetchResponse)
+FETCH: Final = Method(
+    "/cursus.v1.ConsumeService/Fetch", consume_service_pb2.FetchRequest.SerializeToString, cutting.read_fetched
+)
 _HEALTH = _unary("grpc.health.v1.Health", "Check", health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse)
 
 
@@ -116,7 +119,7 @@ class Link:
         return self._channels[lane % len(self._channels)].stream_stream(
             "/cursus.v1.ConsumeService/Consume",
             request_serializer=consume_service_pb2.ConsumeRequest.SerializeToString,
-            response_deserializer=opaque_pb2.ConsumeResponse.FromString,
+            response_deserializer=cutting.read_consumed,
         )()
 
     def subscribe(self, lane: int) -> Any:
