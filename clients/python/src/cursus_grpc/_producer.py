@@ -209,27 +209,15 @@ class ProducerCore(Generic[DeliveryType]):
             await self._connections.close()
 
 
-class RecordOptions(TypedDict, total=False):
-    """Keyword arguments of `send` besides key and partition. Gathered, since most records come without them and each
-    one that is named in a signature costs them all."""
-
-    timestamp_ms: int | None
-    headers: Headers | None
-    event_type: bytes | str | None
-    schema_version: int | None
-    aggregate_version: int | None
-    metadata: bytes | str | None
-
-
 def record_attributes(
-    timestamp_ms: int | None = None,
-    headers: Headers | None = None,
-    event_type: bytes | str | None = None,
-    schema_version: int | None = None,
-    aggregate_version: int | None = None,
-    metadata: bytes | str | None = None,
+    timestamp_ms: int | None,
+    headers: Headers | None,
+    event_type: bytes | str | None,
+    schema_version: int | None,
+    aggregate_version: int | None,
+    metadata: bytes | str | None,
 ) -> Attributes:
-    """The rest of a record, checked. Raises TypeError, ValueError."""
+    """What few records have, checked. Raises TypeError, ValueError."""
     for name, number in (("schema_version", schema_version), ("aggregate_version", aggregate_version)):
         if number is not None and number < 0:
             raise ValueError(f"{name} must not be negative, but is {number}")
@@ -289,14 +277,18 @@ class AsyncProducer:
         topic: str,
         value: bytes | str,
         key: bytes | str | None = None,
-        *,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
         partition: int | None = None,
-        **rest: Unpack[RecordOptions],
+        event_type: bytes | str | None = None,
+        schema_version: int | None = None,
+        aggregate_version: int | None = None,
+        metadata: bytes | str | None = None,
     ) -> AsyncDelivery:
         """Take a record; await what this returns to know where it was stored.
 
-        The partition is the one given, else the key's, else the next in turn. `rest` may be a `timestamp_ms`,
-        `headers`, an `event_type`, a `schema_version`, an `aggregate_version` and `metadata`.
+        The partition is the one given, else the key's, else the next in turn; the time, in milliseconds since 1970, the
+        one given, else the broker's when it is stored.
 
         Waits, for at most `max_block_s`, only for a topic that was not used before and for room in the buffer.
 
@@ -306,7 +298,18 @@ class AsyncProducer:
         core = self._core or self._started()
         if key is not None and type(key) is not bytes:
             key = as_bytes("key", key)
-        attributes = record_attributes(**rest) if rest else None
+        attributes = None
+        if (
+            headers is not None
+            or timestamp_ms is not None
+            or event_type is not None
+            or schema_version is not None
+            or aggregate_version is not None
+            or metadata is not None
+        ):
+            attributes = record_attributes(
+                timestamp_ms, headers, event_type, schema_version, aggregate_version, metadata
+            )
         accumulator = core.accumulator
         try:
             delivery = accumulator.append(topic, value, key, partition, attributes)

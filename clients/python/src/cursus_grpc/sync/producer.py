@@ -11,8 +11,9 @@ from cursus_grpc._accumulator import Unrouted, as_bytes
 from cursus_grpc._batch import Delivery
 from cursus_grpc._channel import parse_bootstrap
 from cursus_grpc._loop_thread import LoopThread
-from cursus_grpc._producer import ProducerCore, ProducerOptions, ProducerSettings, RecordOptions, record_attributes
+from cursus_grpc._producer import ProducerCore, ProducerOptions, ProducerSettings, record_attributes
 from cursus_grpc.errors import BufferFull, ClientClosed, PartitionNotFound
+from cursus_grpc.types import Headers
 
 # A thread that sends without a pause leaves the interpreter to the event loop every 5 ms only, several times for each
 # batch. So it waits this long, once for each batch, if the loop falls behind.
@@ -60,14 +61,18 @@ class Producer:
         topic: str,
         value: bytes | str,
         key: bytes | str | None = None,
-        *,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
         partition: int | None = None,
-        **rest: Unpack[RecordOptions],
+        event_type: bytes | str | None = None,
+        schema_version: int | None = None,
+        aggregate_version: int | None = None,
+        metadata: bytes | str | None = None,
     ) -> Delivery:
         """Take a record; the delivery's `result()` tells where it was stored.
 
-        The partition is the one given, else the key's, else the next in turn. `rest` may be a `timestamp_ms`,
-        `headers`, an `event_type`, a `schema_version`, an `aggregate_version` and `metadata`.
+        The partition is the one given, else the key's, else the next in turn; the time, in milliseconds since 1970, the
+        one given, else the broker's when it is stored.
 
         Blocks, for at most `max_block_s`, only for a topic that was not used before and for room in the buffer.
 
@@ -76,7 +81,18 @@ class Producer:
         """
         if key is not None and type(key) is not bytes:
             key = as_bytes("key", key)
-        attributes = record_attributes(**rest) if rest else None
+        attributes = None
+        if (
+            headers is not None
+            or timestamp_ms is not None
+            or event_type is not None
+            or schema_version is not None
+            or aggregate_version is not None
+            or metadata is not None
+        ):
+            attributes = record_attributes(
+                timestamp_ms, headers, event_type, schema_version, aggregate_version, metadata
+            )
         accumulator = self._accumulator
         try:
             delivery = accumulator.append(topic, value, key, partition, attributes)
