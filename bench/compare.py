@@ -60,13 +60,16 @@ class Side:
     run: Callable[[int], Awaitable[Round]]
 
 
-async def take_turns(measure: str, sides: Sequence[Side], setting: Setting, unit: str) -> list[Series]:
-    """One warm-up each, then as many rounds each as the scale asks for, in turn. Series in the order of the sides.
+async def take_turns(
+    measure: str, sides: Sequence[Side], setting: Setting, unit: str, rounds: int | None = None
+) -> list[Series]:
+    """One warm-up each, then as many rounds each as are asked for (by default by the scale), in turn. Series in the
+    order of the sides.
 
     What a round left for the disk to write or to free is done, and the page cache full again, before the next begins.
     """
     series = [Series(side.name, unit) for side in sides]
-    for number in range(-1, setting.scale.rounds):
+    for number in range(-1, setting.scale.rounds if rounds is None else rounds):
         for side, collected in zip(sides, series, strict=True):
             await asyncio.to_thread(_settle, setting)
             one = await side.run(number)
