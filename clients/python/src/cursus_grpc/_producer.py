@@ -209,9 +209,13 @@ class ProducerCore(Generic[DeliveryType]):
             await self._connections.close()
 
 
+NOTHING_RARE: Final = (None,) * 6
+"""The arguments of `record_attributes` for most records, which are spared it."""
+
+
 def record_attributes(
-    timestamp_ms: int | None,
     headers: Headers | None,
+    timestamp_ms: int | None,
     event_type: bytes | str | None,
     schema_version: int | None,
     aggregate_version: int | None,
@@ -298,18 +302,8 @@ class AsyncProducer:
         core = self._core or self._started()
         if key is not None and type(key) is not bytes:
             key = as_bytes("key", key)
-        attributes = None
-        if (
-            headers is not None
-            or timestamp_ms is not None
-            or event_type is not None
-            or schema_version is not None
-            or aggregate_version is not None
-            or metadata is not None
-        ):
-            attributes = record_attributes(
-                timestamp_ms, headers, event_type, schema_version, aggregate_version, metadata
-            )
+        rare = headers, timestamp_ms, event_type, schema_version, aggregate_version, metadata
+        attributes = None if rare == NOTHING_RARE else record_attributes(*rare)
         accumulator = core.accumulator
         try:
             delivery = accumulator.append(topic, value, key, partition, attributes)

@@ -11,7 +11,7 @@ from cursus_grpc._accumulator import Unrouted, as_bytes
 from cursus_grpc._batch import Delivery
 from cursus_grpc._channel import parse_bootstrap
 from cursus_grpc._loop_thread import LoopThread
-from cursus_grpc._producer import ProducerCore, ProducerOptions, ProducerSettings, record_attributes
+from cursus_grpc._producer import NOTHING_RARE, ProducerCore, ProducerOptions, ProducerSettings, record_attributes
 from cursus_grpc.errors import BufferFull, ClientClosed, PartitionNotFound
 from cursus_grpc.types import Headers
 
@@ -81,18 +81,8 @@ class Producer:
         """
         if key is not None and type(key) is not bytes:
             key = as_bytes("key", key)
-        attributes = None
-        if (
-            headers is not None
-            or timestamp_ms is not None
-            or event_type is not None
-            or schema_version is not None
-            or aggregate_version is not None
-            or metadata is not None
-        ):
-            attributes = record_attributes(
-                timestamp_ms, headers, event_type, schema_version, aggregate_version, metadata
-            )
+        rare = headers, timestamp_ms, event_type, schema_version, aggregate_version, metadata
+        attributes = None if rare == NOTHING_RARE else record_attributes(*rare)
         accumulator = self._accumulator
         try:
             delivery = accumulator.append(topic, value, key, partition, attributes)
