@@ -15,8 +15,8 @@ from bench.setting import Setting
 
 BAR: Final = 0.40
 CONNECTIONS: Final = 4
-MIXED_SHARE: Final = 8
-"""Records of mixed sizes are read so much slower that an eighth of them takes as long."""
+MIXED_SHARE: Final = 4
+"""Records of mixed sizes are read so much slower that a quarter of them takes as long."""
 
 
 async def measure(setting: Setting) -> Result:

@@ -20,7 +20,7 @@ from cursus_proto.internal.v1.opaque_pb2 import (
     FetchResponse,
     RecordBatch,
 )
-from cursus_proto.records import unpack
+from cursus_proto.records import decompress, unpack
 from cursus_proto.v1.records_pb2 import Record
 
 Encoded: TypeAlias = bytes | bytearray
@@ -74,9 +74,13 @@ class StoredBatch:
         """The plain set, not copied."""
         return memoryview(self.source)[self.begin : self.end]
 
+    def unpacked(self) -> bytes:
+        """The plain set, decompressed if it has to be. Raises MalformedRecordSet."""
+        return decompress(bytes(self.plain()) or self.fields.compressed_records, self.fields.codec)
+
     def unpack(self) -> Sequence[Record]:
         """Raises MalformedRecordSet."""
-        return unpack(bytes(self.plain()) or self.fields.compressed_records, self.fields.codec)
+        return unpack(self.unpacked())
 
 
 Fetched: TypeAlias = tuple[FetchedPartition, list[StoredBatch]]

@@ -42,8 +42,16 @@ def unpack(
     [b'a', b'b']
     """
     try:
-        return records_pb2.RecordSet.FromString(codecs.decompress(codec, packed, limit)).records
-    except (codecs.CodecError, DecodeError) as error:
+        return records_pb2.RecordSet.FromString(decompress(packed, codec, limit)).records
+    except DecodeError as error:
+        raise MalformedRecordSet(str(error)) from error
+
+
+def decompress(packed: bytes, codec: int, limit: int = codecs.MAX_UNPACKED_BYTES) -> bytes:
+    """The plain set. Raises MalformedRecordSet."""
+    try:
+        return codecs.decompress(codec, packed, limit)
+    except codecs.CodecError as error:
         raise MalformedRecordSet(str(error)) from error
 
 

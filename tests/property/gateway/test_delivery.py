@@ -205,6 +205,61 @@ def test_a_damaged_set_is_read_as_protobuf_reads_it_or_refused(
     assert_read_alike(batches)
 
 
+@st.composite
+def mixed(draw: st.DrawFn) -> Stored:
+    """Records of all sizes, with and without keys, numbered or not, none of them of another kind."""
+    count = draw(st.integers(FEWEST_ROWS, 60))
+    sizes = st.sampled_from([1, 2, 3, 50, 126, 127, 128, 129, 300, 16_383, 16_384])
+    keys = draw(st.sampled_from([st.none(), st.none() | st.binary(max_size=3), st.binary(min_size=1, max_size=200)]))
+    first = draw(st.none() | SEQUENCES)
+    records = [
+        Record(
+            key=draw(keys), value=bytes((index,)) * draw(sizes), sequence=first + index if first is not None else None
+        )
+        for index in range(count)
+    ]
+    codec = draw(st.sampled_from([CODEC_NONE, CODEC_GZIP]))
+    return Stored(draw(st.sampled_from([b"", b"producer"])), 5, draw(st.sampled_from([-1, 7])), records, codec)
+
+
+@given(mixed(), st.data())
+def test_records_of_different_sizes_have_every_byte(part: Stored, data: st.DataObject) -> None:
+    batches, messages = laid_out([part], 1000)
+    begin = data.draw(st.one_of(st.just(0), st.integers(0, len(messages) - 1)), "begin")
+    sizes = [len(message.encoded()) for message in messages[begin:]]
+    max_bytes = data.draw(st.one_of(st.just(NO_LIMIT), st.integers(1, sum(sizes) + 1)), "max_bytes")
+    max_count = data.draw(st.one_of(st.just(NO_LIMIT), st.integers(1, len(messages))), "max_count")
+    count = 1
+    while count < min(max_count, len(sizes)) and sum(sizes[: count + 1]) <= max_bytes:
+        count += 1
+    expected = messages[begin : begin + count]
+
+    written = write_messages(fetched(batches), 1000 + begin, max_count=max_count, max_bytes=max_bytes)
+
+    assert b"".join(written.parts) == b"".join(message.encoded() for message in expected)
+    assert (written.count, written.size) == (count, sum(sizes[:count]))
+    assert (written.first_sequence, written.last_sequence) == (expected[0].sequence, expected[-1].sequence)
+    assert written.next_offset == 1000 + begin + count
+
+
+def test_records_of_different_sizes_are_not_written_one_by_one() -> None:
+    records = [Record(key=b"k" * (number % 3), value=b"v" * (number + 1), sequence=number) for number in range(200)]
+    batches, _ = laid_out([Stored(b"p", 5, -1, records)], 0)
+    assert len(write_messages(fetched(batches), 0, max_count=NO_LIMIT, max_bytes=NO_LIMIT).parts) == 1
+
+
+@given(mixed(), st.lists(st.tuples(st.integers(0, 2**20), st.integers(0, 255)), min_size=1, max_size=3))
+def test_a_damaged_set_of_different_sizes_is_read_as_protobuf_reads_it_or_refused(
+    part: Stored, damage: list[tuple[int, int]]
+) -> None:
+    (batch,), _ = laid_out([part], 0)
+    packed = bytearray(batch.records)
+    for place, value in damage if packed else ():
+        packed[place % len(packed)] = value
+    batch.records = bytes(packed)
+    assert_read_alike([batch])
+
+
 @given(
     row=st.integers(0, FEWEST_ROWS - 1),
     at=st.one_of(st.integers(-6, 8), st.integers(0, 200)),

@@ -1,7 +1,8 @@
 """Stored record sets to message records of the legacy wire; records.py has both layouts and the way there.
 
-Batches whose records are alike go through tables.py, as many of them at once as follow each other; all others through
-protobuf's own parser, which is as fast as walking their bytes in Python and knows every field.
+Batches whose records are alike go through tables.py, as many of them at once as follow each other; those that differ in
+size only through mixed.py; all others through protobuf's own parser, which is as fast as walking their bytes in Python
+and knows every field.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from cursus_gateway.columns import FEWEST_ROWS, counted
+from cursus_gateway.mixed import Mixed
 from cursus_gateway.records import EPOCH_PAYLOAD, LENGTH, MIN_MESSAGE_BYTES, NO_EVENT, SCHEMA_AGGREGATE_METADATA
 from cursus_gateway.tables import Table
 from cursus_proto.cutting import StoredBatch
@@ -123,8 +125,9 @@ class _Writer:
         if self._write_alike(run):
             return
         for alone in run.alone():
-            if len(run.batches) == 1 or not self._write_alike(alone):
-                self._write_any(alone.batches[0])
+            (batch,) = alone.batches
+            if (len(run.batches) == 1 or not self._write_alike(alone)) and not self._write_mixed(batch):
+                self._write_any(batch)
             if self.full:
                 return
 
@@ -135,31 +138,52 @@ class _Writer:
         table = Table.of(run.batches, run.rows)
         if table is None:
             return False
-        written = self.written
         begin = max(0, self._from_offset - run.first_offset)
         size = table.message_bytes(run.producer_id)
-        room = min(self._max_count - written.count, (self._max_bytes - written.size) // size)
-        if not written.count and self._max_count > 0:
+        room = min(self._max_count - self.written.count, (self._max_bytes - self.written.size) // size)
+        if not self.written.count and self._max_count > 0:
             room = max(room, 1)
         end = min(run.rows, begin + max(room, 0))
         self.full = end < run.rows
-        if begin == end:
-            return True
-        if table.sequences is not None:
-            sequences = table.sequences[begin:end]
+        if begin < end:
+            self._write_columns(table, run, begin, end, (end - begin) * size)
+        return True
+
+    def _write_mixed(self, batch: StoredBatch) -> bool:
+        """Writes the batch if its records have nothing but key, payload and sequence; else nothing."""
+        if batch.fields.record_count < FEWEST_ROWS:
+            return False
+        mixed = Mixed.of(batch.unpacked())
+        begin = max(0, self._from_offset - batch.fields.base_offset)
+        if mixed is None or begin >= mixed.count:
+            return False
+        totals = np.cumsum(mixed.message_bytes(batch.fields.producer_id)[begin:])
+        fitting = int(np.searchsorted(totals, self._max_bytes - self.written.size, "right"))
+        if not self.written.count:
+            fitting = max(fitting, 1)
+        count = min(len(totals), fitting, self._max_count - self.written.count)
+        self.full = count < len(totals)
+        if count > 0:
+            self._write_columns(mixed, _Run(batch), begin, begin + count, int(totals[count - 1]))
+        return True
+
+    def _write_columns(self, records: Table | Mixed, run: _Run, begin: int, end: int, size: int) -> None:
+        """Writes the records from `begin` to `end`, which are not none and take so many bytes."""
+        written = self.written
+        if records.sequences is not None:
+            sequences = records.sequences[begin:end]
         elif run.first_sequence >= 0:
             sequences = counted(run.first_sequence + begin, end - begin)
         else:
             sequences = np.zeros(end - begin, np.uint64)
         first_offset = run.first_offset + begin
-        written.parts.append(table.messages(begin, end, first_offset, sequences, run.producer_id, run.epoch))
+        written.parts.append(records.messages(begin, end, first_offset, sequences, run.producer_id, run.epoch))
         if not written.count:
             written.first_sequence = int(sequences[0])
         written.last_sequence = int(sequences[-1])
         written.count += end - begin
-        written.size += (end - begin) * size
+        written.size += size
         written.next_offset = run.first_offset + end
-        return True
 
     def _write_any(self, stored: StoredBatch) -> None:
         """Writes the batch, record by record."""
