@@ -22,6 +22,8 @@ from cursus_proto.cutting import StoredBatch
 from cursus_proto.v1.records_pb2 import Record
 
 _OFFSET_SEQUENCE: Final = Struct(">QQ")
+# Columns are of whole batches: for fewer records than one in so many, going from record to record costs less.
+_SMALLEST_SHARE: Final = 4
 
 
 @dataclass(slots=True)
@@ -151,10 +153,12 @@ class _Writer:
 
     def _write_mixed(self, batch: StoredBatch) -> bool:
         """Writes the batch if its records have nothing but key, payload and sequence; else nothing."""
-        if batch.fields.record_count < FEWEST_ROWS:
+        rows = batch.fields.record_count
+        begin = max(0, self._from_offset - batch.fields.base_offset)
+        wanted = min(self._max_count - self.written.count, rows - begin)
+        if wanted < FEWEST_ROWS or wanted < rows // _SMALLEST_SHARE:
             return False
         mixed = Mixed.of(batch.unpacked())
-        begin = max(0, self._from_offset - batch.fields.base_offset)
         if mixed is None or begin >= mixed.count:
             return False
         totals = np.cumsum(mixed.message_bytes(batch.fields.producer_id)[begin:])
