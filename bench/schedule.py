@@ -20,26 +20,41 @@ class Tick(NamedTuple):
     awoke if that was later. In nanoseconds of `time.perf_counter_ns`."""
 
 
+class _Pace:
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self._started = self._awake = time.perf_counter_ns()
+
+    def wait_s(self, number: int) -> float:
+        """How long to sleep before it is due; not at all if that is not positive. Say `awake` afterwards."""
+        return (self._due(number) - time.perf_counter_ns()) / _SECOND_NS
+
+    def awake(self) -> None:
+        self._awake = time.perf_counter_ns()
+
+    def tick(self, number: int) -> Tick:
+        return Tick(number, max(self._due(number), self._awake))
+
+    def _due(self, number: int) -> int:
+        return self._started + number * _SECOND_NS // self._rate
+
+
 async def schedule(count: int, rate: int) -> AsyncIterator[Tick]:
     """Like `ticks`, for one that must not block the loop. Timers of the loop are a millisecond coarse, its clock as
     well: what became due together comes together."""
-    started = awake = time.perf_counter_ns()
+    pace = _Pace(rate)
     for number in range(count):
-        due = started + number * _SECOND_NS // rate
-        wait = due - time.perf_counter_ns()
-        if wait > 0:
-            await asyncio.sleep(wait / _SECOND_NS)
-            awake = time.perf_counter_ns()
-        yield Tick(number, max(due, awake))
+        if (wait_s := pace.wait_s(number)) > 0:
+            await asyncio.sleep(wait_s)
+            pace.awake()
+        yield pace.tick(number)
 
 
 def ticks(count: int, rate: int) -> Iterator[Tick]:
     """Each when it is due, for a client that may block its thread."""
-    started = awake = time.perf_counter_ns()
+    pace = _Pace(rate)
     for number in range(count):
-        due = started + number * _SECOND_NS // rate
-        wait = due - time.perf_counter_ns()
-        if wait > 0:
-            time.sleep(wait / _SECOND_NS)
-            awake = time.perf_counter_ns()
-        yield Tick(number, max(due, awake))
+        if (wait_s := pace.wait_s(number)) > 0:
+            time.sleep(wait_s)
+            pace.awake()
+        yield pace.tick(number)

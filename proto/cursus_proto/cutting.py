@@ -20,12 +20,11 @@ from cursus_proto.internal.v1.opaque_pb2 import (
     FetchResponse,
     RecordBatch,
 )
-from cursus_proto.records import decompress, unpack
+from cursus_proto.records import decompress, read_varint, unpack
 from cursus_proto.v1.records_pb2 import Record
 
 Encoded: TypeAlias = bytes | bytearray
 
-_LONGEST_VARINT: Final = 10
 # Where a set begins if its batch has all fields and a producer id as long as it may be, with room for fields to come.
 _LONGEST_FIELDS: Final = 256
 
@@ -127,10 +126,10 @@ def _embedded(data: Encoded, at: int, end: int, wanted: int) -> tuple[bytes, lis
     try:
         while at < end:
             start = at
-            tag, at = _read_varint(data, at)
+            tag, at = read_varint(data, at)
             match tag & 7:
                 case _Kind.SIZED:
-                    size, at = _read_varint(data, at)
+                    size, at = read_varint(data, at)
                     begin, at = at, at + size
                     if tag == wanted:
                         if rest_from < start:
@@ -143,7 +142,7 @@ def _embedded(data: Encoded, at: int, end: int, wanted: int) -> tuple[bytes, lis
                             found.append((begin, at))
                         rest_from = at
                 case _Kind.VARINT:
-                    _, at = _read_varint(data, at)
+                    _, at = read_varint(data, at)
                 case _Kind.FOUR_BYTES:
                     at += 4
                 case _Kind.EIGHT_BYTES:
@@ -187,30 +186,10 @@ def _split(data: Encoded, begin: int, end: int) -> tuple[StoredBatch, int]:
         # This is the set if it reaches to the end and what stands before it is a whole message. Where it is a byte
         # within a field, a part of a message stands before it.
         try:
-            size, set_at = _read_varint(data, at + 1)
+            size, set_at = read_varint(data, at + 1)
             if set_at + size == end:
                 return StoredBatch(_parse(data[begin:at]), data, set_at, end), at - begin
         except (IndexError, DecodeError):
             pass
         at = data.find(_SET, at + 1, limit)
     return _parsed(_parse(data[begin:end])), 0
-
-
-def _read_varint(data: Encoded, at: int) -> tuple[int, int]:
-    """A number and the position after it. Raises IndexError, DecodeError."""
-    number = data[at]
-    if number < 0x80:
-        return number, at + 1
-    # The length of a set mostly takes three bytes, and of one response there are dozens.
-    second = data[at + 1]
-    if second < 0x80:
-        return number & 0x7F | second << 7, at + 2
-    third = data[at + 2]
-    if third < 0x80:
-        return number & 0x7F | (second & 0x7F) << 7 | third << 14, at + 3
-    for place in range(3, _LONGEST_VARINT):
-        byte = data[at + place]
-        if byte < 0x80:
-            number = sum((data[at + one] & 0x7F) << 7 * one for one in range(place + 1))
-            return number, at + place + 1
-    raise DecodeError(f"a number of more than {_LONGEST_VARINT} bytes")

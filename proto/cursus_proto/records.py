@@ -55,6 +55,8 @@ def decompress(packed: bytes, codec: int, limit: int = codecs.MAX_UNPACKED_BYTES
         raise MalformedRecordSet(str(error)) from error
 
 
+_LONGEST_VARINT: Final = 10
+
 # Tags of the fields, as they stand before a length or a number.
 _RECORD: Final = b"\x0a"  # RecordSet.records
 _KEY: Final = b"\x0a"
@@ -86,6 +88,26 @@ def varint(number: int) -> bytes:
         number >>= 7
     encoded.append(number)
     return bytes(encoded)
+
+
+def read_varint(data: bytes | bytearray, at: int) -> tuple[int, int]:
+    """A number and the position after it. Raises IndexError, DecodeError."""
+    number = data[at]
+    if number < 0x80:
+        return number, at + 1
+    # The length of a set mostly takes three bytes.
+    second = data[at + 1]
+    if second < 0x80:
+        return number & 0x7F | second << 7, at + 2
+    third = data[at + 2]
+    if third < 0x80:
+        return number & 0x7F | (second & 0x7F) << 7 | third << 14, at + 3
+    for place in range(3, _LONGEST_VARINT):
+        byte = data[at + place]
+        if byte < 0x80:
+            number = sum((data[at + one] & 0x7F) << 7 * one for one in range(place + 1))
+            return number, at + place + 1
+    raise DecodeError(f"a number of more than {_LONGEST_VARINT} bytes")
 
 
 def _make_value_head(size: int) -> bytes:

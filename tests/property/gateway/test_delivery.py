@@ -144,10 +144,8 @@ def laid_out(parts: list[Stored], base_offset: int) -> tuple[list[RecordBatch], 
     return batches, messages
 
 
-@given(partitions(), st.integers(0, 2**40), st.data())
-def test_messages_have_every_byte_from_any_offset_up_to_any_limit(
-    parts: list[Stored], base_offset: int, data: st.DataObject
-) -> None:
+def assert_every_byte(parts: list[Stored], base_offset: int, data: st.DataObject) -> None:
+    """Reads from any offset up to any limit."""
     batches, messages = laid_out(parts, base_offset)
     begin = data.draw(st.one_of(st.just(0), st.integers(0, len(messages) - 1)), "begin")
     max_count = data.draw(st.one_of(st.just(NO_LIMIT), st.integers(1, len(messages))), "max_count")
@@ -164,6 +162,13 @@ def test_messages_have_every_byte_from_any_offset_up_to_any_limit(
     assert (written.count, written.size) == (count, sum(sizes[:count]))
     assert (written.first_sequence, written.last_sequence) == (expected[0].sequence, expected[-1].sequence)
     assert written.next_offset == base_offset + begin + count
+
+
+@given(partitions(), st.integers(0, 2**40), st.data())
+def test_messages_have_every_byte_from_any_offset_up_to_any_limit(
+    parts: list[Stored], base_offset: int, data: st.DataObject
+) -> None:
+    assert_every_byte(parts, base_offset, data)
 
 
 @pytest.mark.parametrize("count", [1, FEWEST_ROWS, 2 * FEWEST_ROWS, 3 * FEWEST_ROWS])
@@ -224,22 +229,7 @@ def mixed(draw: st.DrawFn) -> Stored:
 
 @given(mixed(), st.data())
 def test_records_of_different_sizes_have_every_byte(part: Stored, data: st.DataObject) -> None:
-    batches, messages = laid_out([part], 1000)
-    begin = data.draw(st.one_of(st.just(0), st.integers(0, len(messages) - 1)), "begin")
-    sizes = [len(message.encoded()) for message in messages[begin:]]
-    max_bytes = data.draw(st.one_of(st.just(NO_LIMIT), st.integers(1, sum(sizes) + 1)), "max_bytes")
-    max_count = data.draw(st.one_of(st.just(NO_LIMIT), st.integers(1, len(messages))), "max_count")
-    count = 1
-    while count < min(max_count, len(sizes)) and sum(sizes[: count + 1]) <= max_bytes:
-        count += 1
-    expected = messages[begin : begin + count]
-
-    written = write_messages(fetched(batches), 1000 + begin, max_count=max_count, max_bytes=max_bytes)
-
-    assert b"".join(written.parts) == b"".join(message.encoded() for message in expected)
-    assert (written.count, written.size) == (count, sum(sizes[:count]))
-    assert (written.first_sequence, written.last_sequence) == (expected[0].sequence, expected[-1].sequence)
-    assert written.next_offset == 1000 + begin + count
+    assert_every_byte([part], 1000, data)
 
 
 def test_records_of_different_sizes_are_not_written_one_by_one() -> None:

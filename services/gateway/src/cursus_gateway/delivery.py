@@ -127,9 +127,8 @@ class _Writer:
         if self._write_alike(run):
             return
         for alone in run.alone():
-            (batch,) = alone.batches
-            if (len(run.batches) == 1 or not self._write_alike(alone)) and not self._write_mixed(batch):
-                self._write_any(batch)
+            if (len(run.batches) == 1 or not self._write_alike(alone)) and not self._write_mixed(alone):
+                self._write_any(alone.batches[0])
             if self.full:
                 return
 
@@ -151,24 +150,24 @@ class _Writer:
             self._write_columns(table, run, begin, end, (end - begin) * size)
         return True
 
-    def _write_mixed(self, batch: StoredBatch) -> bool:
-        """Writes the batch if its records have nothing but key, payload and sequence; else nothing."""
-        rows = batch.fields.record_count
-        begin = max(0, self._from_offset - batch.fields.base_offset)
-        wanted = min(self._max_count - self.written.count, rows - begin)
-        if wanted < FEWEST_ROWS or wanted < rows // _SMALLEST_SHARE:
+    def _write_mixed(self, run: _Run) -> bool:
+        """Writes the run, which is one batch, if its records have nothing but key, payload and sequence; else
+        nothing."""
+        begin = max(0, self._from_offset - run.first_offset)
+        wanted = min(self._max_count - self.written.count, run.rows - begin)
+        if wanted < FEWEST_ROWS or wanted < run.rows // _SMALLEST_SHARE:
             return False
-        mixed = Mixed.of(batch.unpacked())
+        mixed = Mixed.of(run.batches[0].unpacked())
         if mixed is None or begin >= mixed.count:
             return False
-        totals = np.cumsum(mixed.message_bytes(batch.fields.producer_id)[begin:])
+        totals = np.cumsum(mixed.message_bytes(run.producer_id)[begin:])
         fitting = int(np.searchsorted(totals, self._max_bytes - self.written.size, "right"))
         if not self.written.count:
             fitting = max(fitting, 1)
         count = min(len(totals), fitting, self._max_count - self.written.count)
         self.full = count < len(totals)
         if count > 0:
-            self._write_columns(mixed, _Run(batch), begin, begin + count, int(totals[count - 1]))
+            self._write_columns(mixed, run, begin, begin + count, int(totals[count - 1]))
         return True
 
     def _write_columns(self, records: Table | Mixed, run: _Run, begin: int, end: int, size: int) -> None:

@@ -16,13 +16,11 @@ from numpy.typing import NDArray
 
 from cursus_gateway.columns import Numbers, Rows, counted
 from cursus_gateway.records import EPOCH_PAYLOAD, LENGTH, MIN_MESSAGE_BYTES, NO_EVENT
+from cursus_gateway.tables import KEY, SEQUENCE, VALUE
 from cursus_proto.internal.v1.opaque_pb2 import RecordSet
 
 Places: TypeAlias = NDArray[np.int64]
 
-_KEY: Final = 0x0A
-_VALUE: Final = 0x12
-_SEQUENCE: Final = 0x48
 _LONGEST_KEY: Final = 0xFFFF
 # A number below 2**49. No producer counts farther.
 _LONGEST_SEQUENCE: Final = 7
@@ -58,7 +56,7 @@ class Mixed:
         ends = np.cumsum(sizes)
         at = ends - sizes
         keys: Stretches | None = None
-        with_key = octets[at] == _KEY
+        with_key = octets[at] == KEY
         if with_key.any():
             found = _sized(octets, at, ends)
             if found is None or (found.sizes[with_key] > _LONGEST_KEY).any():
@@ -66,7 +64,7 @@ class Mixed:
             keys = Stretches(np.where(with_key, found.begins, at), np.where(with_key, found.sizes, 0))
             at = keys.ends
         payloads = _sized(octets, at, ends)
-        if payloads is None or not (octets[at] == _VALUE).all():
+        if payloads is None or not (octets[at] == VALUE).all():
             return None
         sequences: Numbers | None = None
         if (payloads.ends < ends).any():
@@ -146,7 +144,7 @@ def _sequences(octets: NDArray[np.uint8], at: Places, ends: Places) -> Numbers |
     """The number between the two places in each record, if it is a sequence and nothing else."""
     sizes = ends - at - 1
     longest = int(sizes.max())
-    if int(sizes.min()) < 1 or longest > _LONGEST_SEQUENCE or not (octets[at] == _SEQUENCE).all():
+    if int(sizes.min()) < 1 or longest > _LONGEST_SEQUENCE or not (octets[at] == SEQUENCE).all():
         return None
     numbers = np.zeros(len(at), np.uint64)
     for place in range(longest):

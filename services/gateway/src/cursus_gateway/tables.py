@@ -20,14 +20,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from google.protobuf.message import DecodeError
+
 from cursus_gateway.columns import Numbers, Rows, counted
 from cursus_gateway.records import EPOCH_PAYLOAD, LENGTH, MIN_MESSAGE_BYTES, NO_EVENT
 from cursus_proto.cutting import StoredBatch
+from cursus_proto.records import read_varint
 
 _RECORD: Final = 0x0A
-_KEY: Final = 0x0A
-_VALUE: Final = 0x12
-_SEQUENCE: Final = 0x48
+KEY: Final = 0x0A
+VALUE: Final = 0x12
+SEQUENCE: Final = 0x48
+"""The tags of a record's fields that messages have a place for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class Table:
             return None
         sequences: Numbers | None = None
         if shape.tail_at < rows.size:
-            sequences = rows.read_varints(rows.size - shape.tail_at - 1, _SEQUENCE)
+            sequences = rows.read_varints(rows.size - shape.tail_at - 1, SEQUENCE)
             if sequences is None:
                 return None
         return cls(sequences, rows, shape)
@@ -124,35 +128,29 @@ def _shape(data: bytes | bytearray, begin: int, size: int) -> _Shape | None:
     """The shape of the record that begins there. None if it is not `size` bytes long or does not begin with an optional
     key and a payload.
     """
-    packed = data[begin : begin + size]
-    if packed[0] != _RECORD:
+    try:
+        return _shape_of(data[begin : begin + size])
+    except (IndexError, DecodeError):
         return None
-    record_bytes, position = _read_varint(packed, 1)
+
+
+def _shape_of(record: bytes | bytearray) -> _Shape | None:
+    """Raises IndexError, DecodeError if it ends within a number."""
+    size = len(record)
+    if record[0] != _RECORD:
+        return None
+    record_bytes, position = read_varint(record, 1)
     if position + record_bytes != size:
         return None
     key_bytes, key_at = 0, 0
-    if position < size and packed[position] == _KEY:
-        key_bytes, key_at = _read_varint(packed, position + 1)
+    if position < size and record[position] == KEY:
+        key_bytes, key_at = read_varint(record, position + 1)
         position = key_at + key_bytes
         if not 0 < key_bytes <= 0xFFFF:
             return None  # An empty key is a key, and one too long is cut; both are left to the general way.
-    if position + 2 > size or packed[position] != _VALUE:
+    if position + 2 > size or record[position] != VALUE:
         return None
-    payload_bytes, payload_at = _read_varint(packed, position + 1)
+    payload_bytes, payload_at = read_varint(record, position + 1)
     if not payload_bytes or payload_at + payload_bytes > size:
         return None
     return _Shape(key_at or payload_at, key_bytes, payload_at, payload_bytes)
-
-
-def _read_varint(data: bytes | bytearray, position: int) -> tuple[int, int]:
-    """A number of at most 5 bytes and the position after it; (0, position) beyond the end or for a longer one."""
-    number = 0
-    for shift in range(0, 35, 7):
-        if position >= len(data):
-            break
-        byte = data[position]
-        position += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, position
-    return 0, position
