@@ -83,6 +83,8 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
         # Of the DATA frame that is being received.
         self._data_stream: Stream | None = None
         self._data_ends = False
+        self._filling = False
+        """Whether it is read from the socket into its message."""
         # A header block that goes on in CONTINUATION frames.
         self._block: bytearray | None = None
         self._block_of = 0
@@ -252,6 +254,10 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
     # Receiving
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        if self.data_left and self._data_stream is not None and (room := self._data_stream.room()) is not None:
+            self._filling = True
+            return room
+        self._filling = False
         return _buffers.view
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -259,7 +265,10 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
         if self._deaf:
             return
         try:
-            self.receive(_buffers.view[:nbytes])
+            if self._filling:
+                self._data_arrived(nbytes, None)
+            else:
+                self.receive(_buffers.view[:nbytes])
         except ConnectionFailed as failed:
             self.close(failed.code, str(failed))
 
@@ -291,11 +300,18 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
         return stream
 
     def data_continues(self, piece: memoryview) -> None:
-        self.data_left -= len(piece)
+        self._data_arrived(len(piece), piece)
+
+    def _data_arrived(self, size: int, piece: memoryview | None) -> None:
+        """A part of the frame's data, or None if it is already where it belongs."""
+        self.data_left -= size
         stream = self._data_stream
         if stream is not None:
             try:
-                stream.feed(piece)
+                if piece is None:
+                    stream.filled(size)
+                else:
+                    stream.feed(piece)
             except StreamLost as lost:
                 self._data_stream = None
                 self._refuse(stream, ErrorCode.CANCEL, lost)

@@ -24,6 +24,9 @@ _TURN_BYTES: Final = 512 * 1024
 _JOINED_BYTES: Final = 2048
 """Up to here a message is copied behind its head: one buffer to write instead of two."""
 
+_LEAST_ROOM: Final = 16 * 1024
+"""Below this, reading into a message of its own costs more than copying what was read together with other things."""
+
 _PREFIX_BYTES: Final = PREFIX.size
 _COMPRESSIONS: Final = {b"gzip": 31, b"deflate": 15}
 """How zlib calls what gRPC calls so."""
@@ -40,6 +43,7 @@ class Stream:
         "_burst",
         "_compressed",
         "_connection",
+        "_filled",
         "_lost",
         "_message",
         "_missing",
@@ -74,7 +78,9 @@ class Stream:
         self._writer: asyncio.Future[None] | None = None
         self._lost: StreamLost | None = None
         self._prefix = b""
+        # The message that is arriving: as long as the frame told that it began in, or as what has arrived since.
         self._message: bytearray | None = None
+        self._filled = 0
         self._missing = 0
         self._compressed = False
         self._receive_window = WINDOW_BYTES
@@ -115,18 +121,40 @@ class Stream:
                     self._arrived(bytes(piece[at : at + length]))
                     at += length
                     continue
-                # It grows with what arrives: a buffer of its final size would first be filled with zeros.
-                message = self._message = bytearray()
-                self._missing, self._compressed = length, bool(compressed)
+                # No more than the peer has begun to send: what it only announces costs nothing.
+                message = self._message = bytearray(min(length, size - at + self._connection.data_left))
+                self._filled, self._missing, self._compressed = 0, length, bool(compressed)
             taken = min(self._missing, size - at)
-            message += piece[at : at + taken]
-            self._missing -= taken
+            if self._filled < len(message):
+                message[self._filled : self._filled + taken] = piece[at : at + taken]
+            else:
+                message += piece[at : at + taken]
             at += taken
-            if not self._missing:
-                self._message = None
-                self._arrived(self._decompress(message) if self._compressed else message)
+            self._took(message, taken)
         if not self._unread:
             self._credit()
+
+    def room(self) -> memoryview | None:
+        """Where the next data belongs, and nothing else: what is read from the socket into it has not to be copied. To
+        be followed by `filled`."""
+        message = self._message
+        if message is None or len(message) - self._filled < _LEAST_ROOM:
+            return None
+        return memoryview(message)[self._filled :]
+
+    def filled(self, size: int) -> None:
+        """So much has arrived in the room there was. Raises StreamLost."""
+        assert self._message is not None, "there was room in it"
+        self._took(self._message, size)
+        if not self._unread:
+            self._credit()
+
+    def _took(self, message: bytearray, size: int) -> None:
+        self._filled += size
+        self._missing -= size
+        if not self._missing:
+            self._message = None
+            self._arrived(self._decompress(message) if self._compressed else message)
 
     def _check(self, compressed: int, length: int) -> None:
         most = self._connection.limits.max_message_bytes
@@ -184,12 +212,10 @@ class Stream:
             self._uncredited = 0
 
     def _fits(self) -> bool:
-        """Whether the message that is arriving is the only one, and what its next frames hold is within the window."""
-        return (
-            self.single
-            and self._message is not None
-            and self._missing - self._connection.data_left <= self._receive_window
-        )
+        """Whether one message is expected, and what is to come of it in further frames is within the window. When it is
+        there, a peer that wants to send another has to be able to begin with it, so that it is found out."""
+        still = 1 if self._message is None else self._missing - self._connection.data_left
+        return self.single and still <= self._receive_window
 
     async def read(self) -> bytes | bytearray | None:
         """The next message; None when the peer has ended its side. One reader at a time. Raises StreamLost.
