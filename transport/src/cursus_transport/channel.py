@@ -43,6 +43,7 @@ _PAUSE_S: Final = 0.05
 _CLOSE_S: Final = 1.0
 """How long the last words may take to reach the socket."""
 
+_EXPIRED: Final = "the deadline has passed"
 _STATUSES: Final = {code.value[0]: code for code in StatusCode}
 # What gRPC makes of an answer that is not gRPC's own.
 _HTTP_STATUSES: Final = {
@@ -69,6 +70,13 @@ class _ClientStream(Stream):
         self.answered = False
         self.failure: grpc.aio.AioRpcError | None = None
 
+    def begin(self, block: bytes) -> None:
+        """Send the headers, before any other stream sends its own."""
+        self._connection.send(frames.headers(block, self.id))
+
+    def expire(self) -> None:
+        self.reset(ErrorCode.CANCEL, StreamLost(StatusCode.DEADLINE_EXCEEDED, _EXPIRED))
+
 
 class _ClientConnection(Connection):
     def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits) -> None:
@@ -85,9 +93,22 @@ class _ClientConnection(Connection):
     def opening(self) -> bytes:
         return frames.PREFACE + super().opening()
 
+    def open_now(self) -> _ClientStream | None:
+        """A stream, if there can be another one at once."""
+        if self.closing is not None or len(self.streams) >= self.peer_max_streams:
+            return None
+        if self.last_id >= frames.LARGEST_ID - 2:
+            self.closing = "the connection has no stream left"
+            return None
+        self.last_id += 2
+        stream = self.streams[self.last_id] = _ClientStream(self, self.last_id)
+        return stream
+
     async def open(self) -> _ClientStream:
         """A stream, once the server allows another one. Raises StreamLost."""
-        while len(self.streams) >= self.peer_max_streams and self.closing is None:
+        while (stream := self.open_now()) is None:
+            if self.closing is not None:
+                raise StreamLost(StatusCode.UNAVAILABLE, self.closing)
             turn = self.loop.create_future()
             self._waiting.append(turn)
             try:
@@ -96,12 +117,6 @@ class _ClientConnection(Connection):
                 if not turn.cancelled():
                     self._pass_turn()
                 raise
-        if self.closing is None and self.last_id >= frames.LARGEST_ID - 2:
-            self.closing = "the connection has no stream left"
-        if self.closing is not None:
-            raise StreamLost(StatusCode.UNAVAILABLE, self.closing)
-        self.last_id += 2
-        stream = self.streams[self.last_id] = _ClientStream(self, self.last_id)
         return stream
 
     def _pass_turn(self) -> None:
@@ -247,6 +262,10 @@ class Channel:
         method = _Method(self, self._headers(path), request_serializer, response_deserializer)
         return lambda: StreamCall(method)
 
+    def open_now(self) -> _ClientStream | None:
+        """A stream, if none of its beginning has to be waited for."""
+        return None if self._connection is None or self._closed else self._connection.open_now()
+
     async def connection(self) -> _ClientConnection:
         """A connection that takes calls. Raises StreamLost with the reason, ChannelClosed."""
         if self._closed:
@@ -358,47 +377,53 @@ class UnaryMethod(Generic[Request, Response]):
     async def __call__(self, request: Request, timeout: float | None = None) -> Response:
         """Raises grpc.aio.AioRpcError, and ChannelClosed if the channel is."""
         message = self._method.encoded(request)
-        if timeout is None:
-            return await self._call(message, None)
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        stream = self._method.channel.open_now() or await self._wait(deadline)
+        expiry = None if deadline is None else loop.call_at(deadline, stream.expire)
         try:
-            async with asyncio.timeout(timeout):
-                return await self._call(message, timeout)
-        except TimeoutError as error:
-            raise _error(StatusCode.DEADLINE_EXCEEDED, "the deadline has passed") from error
-
-    async def _call(self, message: bytes, timeout_s: float | None) -> Response:
-        channel = self._method.channel
-        stream: _ClientStream | None = None
-        try:
-            connection = channel._connection
-            if connection is None or connection.closing is not None:
-                connection = await channel.connection()
-            stream = await connection.open()
-            stream.single = True
-            block = self._method.headers
-            if timeout_s is not None:
-                block += literal(b"grpc-timeout", encode_timeout(timeout_s))
-            head = frames.headers(block, stream.id)
-            if not stream.write_now(message, before=head, end=True):
-                connection.send(head)
-                await stream.write(message, end=True)
-            stream.local_ended = True
-            answer = await stream.read()
-            if answer is not None and await stream.read() is not None:
-                lost = StreamLost(StatusCode.INTERNAL, "a second answer to a unary call")
-                stream.reset(ErrorCode.CANCEL, lost)
-                raise lost
+            answer = await self._answer(stream, message, timeout)
         except StreamLost as lost:
-            raise (stream.failure if stream is not None else None) or _error(lost.status, str(lost)) from lost
+            raise stream.failure or _error(lost.status, str(lost)) from lost
         except asyncio.CancelledError:
-            if stream is not None:
-                stream.reset(ErrorCode.CANCEL, StreamLost(StatusCode.CANCELLED, "cancelled here"))
+            stream.reset(ErrorCode.CANCEL, StreamLost(StatusCode.CANCELLED, "cancelled here"))
             raise
+        finally:
+            if expiry is not None:
+                expiry.cancel()
+        return self._method.decoded(answer)
+
+    async def _wait(self, deadline: float | None) -> _ClientStream:
+        """A stream as soon as there can be one. Raises AioRpcError, ChannelClosed."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                connection = await self._method.channel.connection()
+                return await connection.open()
+        except StreamLost as lost:
+            raise _error(lost.status, str(lost)) from lost
+        except TimeoutError as error:
+            raise _error(StatusCode.DEADLINE_EXCEEDED, _EXPIRED) from error
+
+    async def _answer(self, stream: _ClientStream, message: bytes, timeout_s: float | None) -> bytes | bytearray:
+        """Raises StreamLost, AioRpcError."""
+        stream.single = True
+        block = self._method.headers
+        if timeout_s is not None:
+            block += literal(b"grpc-timeout", encode_timeout(timeout_s))
+        if not stream.write_now(message, before=frames.headers(block, stream.id), end=True):
+            stream.begin(block)
+            await stream.write(message, end=True)
+        stream.local_ended = True
+        answer = await stream.read()
+        if answer is not None and await stream.read() is not None:
+            lost = StreamLost(StatusCode.INTERNAL, "a second answer to a unary call")
+            stream.reset(ErrorCode.CANCEL, lost)
+            raise lost
         if stream.failure is not None:
             raise stream.failure
         if answer is None:
             raise _error(StatusCode.INTERNAL, "no answer to a unary call")
-        return self._method.decoded(answer)
+        return answer
 
 
 class StreamCall(Generic[Request, Response]):
@@ -429,14 +454,13 @@ class StreamCall(Generic[Request, Response]):
 
     async def _open(self) -> None:
         try:
-            connection = await self._method.channel.connection()
-            stream = await connection.open()
+            stream = await (await self._method.channel.connection()).open()
         except StreamLost as lost:
             self._failure = _error(lost.status, str(lost))
         except ChannelClosed:
             return
         else:
-            connection.send(frames.headers(self._method.headers, stream.id))
+            stream.begin(self._method.headers)
             self._stream = stream
 
     async def write(self, request: Request) -> None:

@@ -5,7 +5,7 @@ For rows in the hundreds that costs a fiftieth of going from row to row.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -44,18 +44,14 @@ class Rows:
     def part(self, begin: int, end: int) -> tuple[Rows, int]:
         """The blocks that have rows from `begin` to `end`, of a single block only those rows; and how many rows of them
         come before `begin`."""
-        in_block = self.count // self.blocks
+        if end - begin == self.count:
+            return self, 0
         if self.blocks == 1:
-            return replace(self, begin=self.begin + begin * self.size, count=end - begin), 0
+            return Rows(self.data, self.begin + begin * self.size, end - begin, self.size), 0
+        in_block = self.count // self.blocks
         first, last = begin // in_block, -(-end // in_block)
-        rows = replace(
-            self, begin=self.begin + first * self.distance, count=(last - first) * in_block, blocks=last - first
-        )
-        return rows, begin - first * in_block
-
-    def like(self, other: Rows) -> Rows:
-        """These rows, which are a single block, in as many blocks as the others are."""
-        return replace(self, blocks=other.blocks, distance=self.size * (self.count // other.blocks))
+        start, count, blocks = self.begin + first * self.distance, (last - first) * in_block, last - first
+        return Rows(self.data, start, count, self.size, blocks, self.distance), begin - first * in_block
 
     def is_constant(self, begin: int, end: int) -> bool:
         """Whether every row has the first one's bytes from `begin` to `end`."""

@@ -97,7 +97,7 @@ class Table:
         wanted = Rows(written, ahead * len(row), count, len(row))
         wanted.big_endian(0)[:] = counted(first_offset, count)
         wanted.big_endian(8)[:] = sequences
-        to = Rows(written, 0, rows.count, len(row)).like(rows)
+        to = Rows(written, 0, rows.count, len(row), rows.blocks, rows.count // rows.blocks * len(row))
         rows.copy(shape.key_bytes, shape.key_at, to, key_at)
         rows.copy(shape.payload_bytes, shape.payload_at, to, payload_at)
         if count == rows.count:

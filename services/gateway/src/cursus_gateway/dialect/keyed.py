@@ -64,17 +64,22 @@ class Fields:
 
     def __init__(self, command: str, arguments: str) -> None:
         self._command = command
-        match = _MESSAGE.search(arguments)
-        self.message = to_bytes(arguments[match.end() :].strip(" \t\r\n")) if match else b""
-        self.words = words_of(arguments[: match.start()] if match else arguments)
-        if not all(map(is_clean, self.words)):
+        self.message = b""
+        if match := _MESSAGE.search(arguments):
+            self.message = to_bytes(arguments[match.end() :].strip(" \t\r\n"))
+            arguments = arguments[: match.start()]
+        if not is_clean(arguments):
             raise Malformed(replies.error("invalid_encoding", command=command))
-        assignments = (word.partition("=") for word in self.words if "=" in word)
-        self._values = {key: value for key, _, value in assignments}
+        self.words = words_of(arguments)
+        self._values = {key: value for key, is_set, value in [word.partition("=") for word in self.words] if is_set}
         self.keys = list(self._values)
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
+
+    def has_all(self, *keys: str) -> bool:
+        """Whether each of them is there, and not empty."""
+        return all(map(self._values.get, keys))
 
     def text(self, key: str, default: str = "") -> str:
         return self._values.get(key, "") or default
@@ -171,7 +176,7 @@ def _limit(fields: Fields) -> int:
 
 
 def _consume(fields: Fields) -> Command:
-    if not all(fields.text(key) for key in ("topic", "partition", "offset", "member")):
+    if not fields.has_all("topic", "partition", "offset", "member"):
         raise Malformed(replies.error("invalid_consume_syntax"))
     return c.ConsumeBatch(
         fields.required("topic"),
@@ -187,7 +192,7 @@ def _consume(fields: Fields) -> Command:
 
 
 def _stream(fields: Fields) -> Command:
-    if not all(fields.text(key) for key in ("topic", "partition", "group")):
+    if not fields.has_all("topic", "partition", "group"):
         raise Malformed(replies.error("invalid_stream_syntax"))
     return c.Stream(
         fields.required("topic"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_SPACE: Final = re.compile(r"[ \t\r\n]+")
+_WORD: Final = re.compile(r"[^ \t\r\n]+")
 
 
 def to_text(raw: bytes) -> str:
@@ -29,9 +29,10 @@ def is_clean(text: str) -> bool:
 
 def first_word(text: str) -> str:
     """The first word of a trimmed text, which may go on for megabytes."""
-    return _SPACE.split(text, 1)[0]
+    word = _WORD.match(text)
+    return "" if word is None else word[0]
 
 
 def words_of(text: str) -> list[str]:
     """The words of a text. Only ASCII white space separates them: a no-break space may be part of a name."""
-    return [word for word in _SPACE.split(text) if word]
+    return _WORD.findall(text)
