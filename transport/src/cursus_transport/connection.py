@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, cast
@@ -17,6 +16,7 @@ from typing import Final, cast
 from grpc import StatusCode
 
 from cursus_transport import frames
+from cursus_transport.buffers import buffers
 from cursus_transport.errors import ConnectionFailed, StreamLost
 from cursus_transport.frames import ErrorCode, Kind, Setting
 from cursus_transport.headers import MAX_HEADER_BYTES, Headers, Reader
@@ -26,7 +26,6 @@ from cursus_transport.stream import WINDOW_BYTES, Stream
 _BUFFERED_BYTES: Final = 1024 * 1024
 """What may wait for the socket before writers wait for it."""
 
-_READ_BYTES: Final = 256 * 1024
 _MOST_WAITING_REPLIES: Final = 1_000
 """Answers to pings and settings that a peer may ask for without reading them."""
 
@@ -42,16 +41,6 @@ class Limits:
     keepalive_timeout_s: float = 10.0
     min_ping_interval_s: float = 0.0
     """A peer that pings more often than this while nothing is going on is sent away; 0 allows everything."""
-
-
-class _Buffers(threading.local):
-    """What is read from a socket is dealt with before the next one is read, so a thread needs one buffer."""
-
-    def __init__(self) -> None:
-        self.view = memoryview(bytearray(_READ_BYTES))
-
-
-_buffers = _Buffers()
 
 
 class Connection(FrameParser, asyncio.BufferedProtocol):
@@ -258,7 +247,7 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
             self._filling = True
             return room
         self._filling = False
-        return _buffers.view
+        return buffers.read
 
     def buffer_updated(self, nbytes: int) -> None:
         self._heard = True
@@ -268,7 +257,7 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
             if self._filling:
                 self._data_arrived(nbytes, None)
             else:
-                self.receive(_buffers.view[:nbytes])
+                self.receive(buffers.read[:nbytes])
         except ConnectionFailed as failed:
             self.close(failed.code, str(failed))
 

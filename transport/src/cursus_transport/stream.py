@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from grpc import StatusCode
 
+from cursus_transport.buffers import buffers
 from cursus_transport.errors import StreamLost
 from cursus_transport.frames import DATA, END_STREAM, HEAD, MESSAGE_HEAD, PREFIX, ErrorCode, window_update
 
@@ -122,7 +123,8 @@ class Stream:
                     at += length
                     continue
                 # No more than the peer has begun to send: what it only announces costs nothing.
-                message = self._message = bytearray(min(length, size - at + self._connection.data_left))
+                begun = min(length, size - at + self._connection.data_left)
+                message = self._message = buffers.take(length) if begun == length else bytearray(begun)
                 self._filled, self._missing, self._compressed = 0, length, bool(compressed)
             taken = min(self._missing, size - at)
             if self._filled < len(message):
