@@ -135,9 +135,9 @@ def _embedded(data: Encoded, at: int, end: int, wanted: int) -> tuple[bytes, lis
                         if rest_from < start:
                             rest.append(data[rest_from:start])
                         found.append((begin, at))
-                        head = data[start:begin]
-                        while at < end and data[at : at + len(head)] == head:
-                            begin = at + len(head)
+                        head, head_bytes = data[start:begin], begin - start
+                        while at < end and data[at : at + head_bytes] == head:
+                            begin = at + head_bytes
                             at = begin + size
                             found.append((begin, at))
                         rest_from = at
@@ -161,19 +161,21 @@ def _embedded(data: Encoded, at: int, end: int, wanted: int) -> tuple[bytes, lis
 def _split_all(data: Encoded, places: Iterable[tuple[int, int]]) -> list[StoredBatch]:
     """The batches at these places. Where the set of one begins, that of the next is looked for first."""
     found: list[StoredBatch] = []
-    fields_bytes, head = 0, data[:0]
+    head = data[:0]
+    fields_bytes, head_bytes, set_bytes = 0, 0, -1
     for begin, end in places:
         at = begin + fields_bytes
-        set_at = at + len(head)
-        if head and data[at:set_at] == head and end - set_at == found[-1].end - found[-1].begin:
+        set_at = at + head_bytes
+        if end - set_at == set_bytes and data[at:set_at] == head:
             try:
                 found.append(StoredBatch(_parse(data[begin:at]), data, set_at, end))
                 continue
             except DecodeError:
                 pass
         batch, fields_bytes = _split(data, begin, end)
-        head = data[begin + fields_bytes : batch.begin] if fields_bytes else data[:0]
         found.append(batch)
+        head = data[begin + fields_bytes : batch.begin]
+        head_bytes, set_bytes = len(head), batch.end - batch.begin if fields_bytes else -1
     return found
 
 

@@ -6,7 +6,7 @@ import sys
 import threading
 from typing import Final
 
-READ_BYTES: Final = 256 * 1024
+READ_BYTES: Final = 64 * 1024
 
 LEAST_SPARE_BYTES: Final = 64 * 1024
 """Smaller messages are cheap to make room for."""
