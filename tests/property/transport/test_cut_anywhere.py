@@ -32,11 +32,12 @@ from tests.harness.waiting import DEADLINE_S
 MESSAGES = st.lists(
     st.one_of(
         st.binary(max_size=40),
-        st.integers(0, 70_000).map(lambda size: bytes(itertools.islice(itertools.cycle(b"cursus"), size))),
+        st.integers(0, 120_000).map(lambda size: bytes(itertools.islice(itertools.cycle(b"cursus"), size))),
     ),
     max_size=8,
 )
-CUTS = st.lists(st.one_of(st.integers(0, 12), st.integers(0, 20_000)), max_size=30)
+CUTS = st.lists(st.one_of(st.integers(0, 12), st.integers(0, 20_000), st.integers(0, 130_000)), max_size=30)
+LARGEST_FRAMES = st.sampled_from((16_000, 1_000_000))
 
 
 def pieces(whole: bytes, sizes: list[int]) -> list[bytes]:
@@ -48,12 +49,12 @@ def pieces(whole: bytes, sizes: list[int]) -> list[bytes]:
     return [*cut, whole[at:]]
 
 
-def frames_of(stream: int, joined: bytes, sizes: list[int], padding: list[int], *, end: bool) -> bytes:
+def frames_of(stream: int, joined: bytes, sizes: list[int], largest: int, padding: list[int], *, end: bool) -> bytes:
     """As DATA frames cut at these sizes, some of them padded."""
     parts = [
-        part[at : at + 16_000]
+        part[at : at + largest]
         for part in pieces(joined, sizes)
-        for at in (range(0, len(part), 16_000) if part else [0])
+        for at in (range(0, len(part), largest) if part else [0])
     ]
     written = []
     for part, padded in itertools.zip_longest(parts, padding[: len(parts)], fillvalue=0):
@@ -71,12 +72,17 @@ async def send_in_pieces(peer: Peer, sent: bytes, sizes: list[int]) -> None:
 
 
 @settings(max_examples=60)
-@given(MESSAGES, CUTS, CUTS, st.lists(st.integers(0, 255), max_size=10), st.booleans())
+@given(MESSAGES, CUTS, LARGEST_FRAMES, CUTS, st.lists(st.integers(0, 255), max_size=10), st.booleans())
 def test_messages_arrive_at_a_server_as_they_were(
-    messages: list[bytes], frame_sizes: list[int], read_sizes: list[int], padding: list[int], compressed: bool
+    messages: list[bytes],
+    frame_sizes: list[int],
+    largest: int,
+    read_sizes: list[int],
+    padding: list[int],
+    compressed: bool,
 ) -> None:
     packed = [message(gzip.compress(one) if compressed else one, compressed=compressed) for one in messages]
-    sent = call(1, grpc_encoding="gzip") + frames_of(1, b"".join(packed), frame_sizes, padding, end=True)
+    sent = call(1, grpc_encoding="gzip") + frames_of(1, b"".join(packed), frame_sizes, largest, padding, end=True)
 
     async def run() -> list[bytes]:
         async with serving() as served, served.connect() as peer:
@@ -90,13 +96,13 @@ def test_messages_arrive_at_a_server_as_they_were(
 
 
 @settings(max_examples=60)
-@given(MESSAGES, CUTS, CUTS, st.lists(st.integers(0, 255), max_size=10))
+@given(MESSAGES, CUTS, LARGEST_FRAMES, CUTS, st.lists(st.integers(0, 255), max_size=10))
 def test_messages_arrive_at_a_client_as_they_were(
-    messages: list[bytes], frame_sizes: list[int], read_sizes: list[int], padding: list[int]
+    messages: list[bytes], frame_sizes: list[int], largest: int, read_sizes: list[int], padding: list[int]
 ) -> None:
     sent = (
         frame(HEADERS, 0x04, 1, block([(":status", "200"), ("content-type", "application/grpc")]))
-        + frames_of(1, b"".join(map(message, messages)), frame_sizes, padding, end=False)
+        + frames_of(1, b"".join(map(message, messages)), frame_sizes, largest, padding, end=False)
         + frame(HEADERS, 0x05, 1, block([("grpc-status", "0")]))
     )
 
