@@ -11,7 +11,8 @@ SIZE = 100_000
 
 def take_marked(buffers: Buffers, size: int = SIZE) -> tuple[bytearray, bool]:
     """Room, and whether it was used before: then it was marked. New room is all zeros."""
-    room = buffers.take(size)
+    room = buffers.room(size)
+    assert room is not None
     used = b"\xff" in room
     room[:] = b"\xff" * size
     return room, used
@@ -38,25 +39,26 @@ def test_a_message_that_somebody_has_keeps_its_room() -> None:
 def test_a_part_of_a_message_keeps_all_of_its_room() -> None:
     buffers = Buffers()
     part = memoryview(take_marked(buffers)[0])[10:20]
-    buffers.take(SIZE)[:] = bytes(SIZE)
+    other = buffers.room(SIZE)
+    assert other is not None
+    other[:] = bytes(SIZE)
     assert bytes(part) == b"\xff" * 10
     part.release()
     assert take_marked(buffers)[1]
 
 
-def test_only_so_much_is_kept() -> None:
-    """However many large messages there were at once."""
+def test_there_is_room_for_so_many_at_once_and_no_more() -> None:
     buffers = Buffers()
-    at_once = [take_marked(buffers) for _ in range(50)]
-    at_once.clear()
-    again = [take_marked(buffers) for _ in range(50)]
-    assert sum(used for _, used in again) == 8
+    rooms = [buffers.room(SIZE) for _ in range(50)]
+    assert [room is not None for room in rooms] == [True] * 8 + [False] * 42
+    assert buffers.room(SIZE) is None
+    rooms.clear()
+    assert buffers.room(SIZE) is not None
 
 
-def test_small_and_very_large_messages_are_not_kept() -> None:
+def test_there_is_none_for_messages_that_are_small_or_very_large() -> None:
     buffers = Buffers()
-    for size in (1, 1000, 5_000_000):
-        assert [take_marked(buffers, size)[1] for _ in range(2)] == [False, False]
+    assert [buffers.room(size) for size in (0, 1, 1000, 5_000_000)] == [None] * 4
 
 
 def test_threads_share_nothing() -> None:

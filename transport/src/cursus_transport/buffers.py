@@ -6,14 +6,14 @@ import sys
 import threading
 from typing import Final
 
-READ_BYTES: Final = 64 * 1024
+_READ_BYTES: Final = 64 * 1024
 
-LEAST_SPARE_BYTES: Final = 64 * 1024
-"""Smaller messages are cheap to make room for."""
+_SMALLEST: Final = 64 * 1024
+"""The room for smaller messages grows with them: they are copied in no time."""
 
-_MOST_SPARE: Final = 8
-_MOST_SPARE_BYTES: Final = 1024 * 1024
-# What refers to a buffer that nobody else has: the list, the variable of the loop and the argument of the question.
+_LARGEST: Final = 1024 * 1024
+_MOST_ROOMS: Final = 8
+# What refers to a room that nobody uses: the list, the variable of the loop, and the argument of the question itself.
 _UNUSED: Final = 3
 
 
@@ -21,30 +21,31 @@ class Buffers(threading.local):
     """Those of one thread.
 
     A new buffer costs more than what is read into it: it is filled with zeros first, and where the allocator has given
-    the memory back in between, the kernel hands it out again page by page. So the last large messages are kept, and one
-    is used again as soon as nobody refers to it or to a part of it, which the interpreter counts anyway.
+    the memory back in between, the kernel hands it out again page by page. So the rooms for large messages are kept,
+    and one is used again as soon as nobody refers to its message or to a part of it, which the interpreter counts
+    anyway. There are a few of them and no more, whatever peers announce and then do not send.
     """
 
     def __init__(self) -> None:
-        self.read = memoryview(bytearray(READ_BYTES))
+        self.read = memoryview(bytearray(_READ_BYTES))
         """What is read from a socket is dealt with before the next one is read, so one is enough."""
-        self._spare: list[bytearray] = []
+        self._rooms: list[bytearray] = []
 
-    def take(self, size: int) -> bytearray:
-        """Room for a message, with anything in it."""
-        if not LEAST_SPARE_BYTES <= size <= _MOST_SPARE_BYTES:
-            return bytearray(size)
-        for spare in self._spare:
-            if sys.getrefcount(spare) == _UNUSED:
-                if len(spare) > size:
-                    del spare[size:]
+    def room(self, size: int) -> bytearray | None:
+        """Room for a message, with anything in it. None if its room is to grow with what arrives."""
+        if not _SMALLEST <= size <= _LARGEST:
+            return None
+        for room in self._rooms:
+            if sys.getrefcount(room) == _UNUSED:
+                if len(room) > size:
+                    del room[size:]
                 else:
-                    spare += bytes(size - len(spare))
-                return spare
-        made = bytearray(size)
-        if len(self._spare) < _MOST_SPARE:
-            self._spare.append(made)
-        return made
+                    room += bytes(size - len(room))
+                return room
+        if len(self._rooms) == _MOST_ROOMS:
+            return None
+        self._rooms.append(bytearray(size))
+        return self._rooms[-1]
 
 
 buffers: Final = Buffers()

@@ -79,7 +79,7 @@ class Stream:
         self._writer: asyncio.Future[None] | None = None
         self._lost: StreamLost | None = None
         self._prefix = b""
-        # The message that is arriving: as long as the frame told that it began in, or as what has arrived since.
+        # The message that is arriving: as long as it will be, or as what is there.
         self._message: bytearray | None = None
         self._filled = 0
         self._missing = 0
@@ -122,9 +122,8 @@ class Stream:
                     self._arrived(bytes(piece[at : at + length]))
                     at += length
                     continue
-                # No more than the peer has begun to send: what it only announces costs nothing.
-                begun = min(length, size - at + self._connection.data_left)
-                message = self._message = buffers.take(length) if begun == length else bytearray(begun)
+                in_frame = size - at + self._connection.data_left
+                message = self._message = (buffers.room(length) if length <= in_frame else None) or bytearray()
                 self._filled, self._missing, self._compressed = 0, length, bool(compressed)
             taken = min(self._missing, size - at)
             if self._filled < len(message):
@@ -137,8 +136,8 @@ class Stream:
             self._credit()
 
     def room(self) -> memoryview | None:
-        """Where the next data belongs, and nothing else: what is read from the socket into it has not to be copied. To
-        be followed by `filled`."""
+        """Where the next data belongs, and nothing else does: what is read from the socket to there need not be copied.
+        To be followed by `filled`."""
         message = self._message
         if message is None or len(message) - self._filled < _LEAST_ROOM:
             return None
