@@ -26,10 +26,12 @@ class Scale:
     consumed_batches: int
     stored_bytes: int
     stalled_bytes: int
-    latency_rounds: int
-    """Many short ones: a machine that stands still for some milliseconds now and then spoils every long one."""
+    short_rounds: int
+    """Of latencies, and of ratios near their bar: many short ones, since a machine that stands still for some
+    milliseconds now and then spoils every long one, and one whose speed changes from minute to minute the median of a
+    few."""
     latency_count: int
-    """Requests in one of them."""
+    """Requests in a round of them."""
     single_count: int
     """Single publishes in a round."""
     sent_records: int
@@ -47,7 +49,7 @@ FULL: Final = Scale(
     consumed_batches=30_000,
     stored_bytes=10 * GB,
     stalled_bytes=5 * GB,
-    latency_rounds=15,
+    short_rounds=15,
     latency_count=2_000,
     single_count=32_000,
     sent_records=2_000_000,
@@ -61,7 +63,7 @@ QUICK: Final = Scale(
     consumed_batches=4_000,
     stored_bytes=GB // 2,
     stalled_bytes=GB // 2,
-    latency_rounds=3,
+    short_rounds=3,
     latency_count=2_000,
     single_count=6_400,
     sent_records=400_000,

@@ -67,7 +67,7 @@ async def measure(setting: Setting) -> Result:
         pairs = [await running.enter_async_context(_pair(setting, one)) for one in found]
         sides = [pair.side(count) for pair in pairs]
         sides.append(Side(f"{_BARE}, p99", lambda _: round_trips(bare, bare_client, count, bare_medians)))
-        *series, bare_series = await take_turns("client-latency", sides, setting, UNIT, setting.scale.latency_rounds)
+        *series, bare_series = await take_turns("client-latency", sides, setting, UNIT, setting.scale.short_rounds)
     return Result(
         "client-latency",
         f"Python client: from send to receipt in another process, {RATE:,}/s",

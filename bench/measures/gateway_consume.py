@@ -42,7 +42,9 @@ async def measure(setting: Setting) -> Result:
             Side("gateway", lambda _: through_gateway("same-size", count)),
             Side("gateway, mixed sizes", lambda _: through_gateway("mixed-sizes", mixed_count)),
         ]
-        direct, same_size, mixed = await take_turns("gateway-consume", sides, setting, "records/s")
+        direct, same_size, mixed = await take_turns(
+            "gateway-consume", sides, setting, "records/s", setting.scale.short_rounds
+        )
     return Result(
         "gateway-consume",
         f"Gateway: batch CONSUME of the same records, {CONNECTIONS} connections",

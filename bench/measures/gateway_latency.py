@@ -41,7 +41,7 @@ async def measure(setting: Setting) -> Result:
                 return latency_round(found, cpu_seconds, seconds)
 
         sides = [Side("unary call, p99", directly), Side("gateway, p99", through_gateway)]
-        series = await take_turns("gateway-latency", sides, setting, UNIT, setting.scale.latency_rounds)
+        series = await take_turns("gateway-latency", sides, setting, UNIT, setting.scale.short_rounds)
     return Result(
         "gateway-latency",
         f"Gateway: time of one small publish, {RATE:,}/s",

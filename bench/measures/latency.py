@@ -42,7 +42,7 @@ async def measure(setting: Setting) -> Result:
             Side("round trip, p99", lambda _: round_trips(bare, client, count, medians["round trip"])),
             Side("delivery, p99", delivery),
         ]
-        series = await take_turns("latency", sides, setting, UNIT, setting.scale.latency_rounds)
+        series = await take_turns("latency", sides, setting, UNIT, setting.scale.short_rounds)
     return Result(
         "latency",
         f"Single-record publish-to-delivery latency to a live consumer, {RATE:,}/s, no linger",
