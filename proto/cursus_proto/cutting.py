@@ -162,10 +162,10 @@ def _split_all(data: Encoded, places: Iterable[tuple[int, int]]) -> list[StoredB
     """The batches at these places. Where the set of one begins, that of the next is looked for first."""
     found: list[StoredBatch] = []
     head = data[:0]
-    fields_bytes, head_bytes, set_bytes = 0, 0, -1
+    fields_bytes, set_bytes = 0, -1
     for begin, end in places:
         at = begin + fields_bytes
-        set_at = at + head_bytes
+        set_at = at + len(head)
         if end - set_at == set_bytes and data[at:set_at] == head:
             try:
                 found.append(StoredBatch(_parse(data[begin:at]), data, set_at, end))
@@ -175,7 +175,7 @@ def _split_all(data: Encoded, places: Iterable[tuple[int, int]]) -> list[StoredB
         batch, fields_bytes = _split(data, begin, end)
         found.append(batch)
         head = data[begin + fields_bytes : batch.begin]
-        head_bytes, set_bytes = len(head), batch.end - batch.begin if fields_bytes else -1
+        set_bytes = batch.end - batch.begin if fields_bytes else -1
     return found
 
 

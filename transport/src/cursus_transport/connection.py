@@ -255,7 +255,7 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
             return
         try:
             if self._filling:
-                self._data_arrived(nbytes, None)
+                self.data_continues(nbytes, None)
             else:
                 self.receive(buffers.read[:nbytes])
         except ConnectionFailed as failed:
@@ -288,11 +288,7 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
             raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, f"a frame for stream {stream_id}, which is not open")
         return stream
 
-    def data_continues(self, piece: memoryview) -> None:
-        self._data_arrived(len(piece), piece)
-
-    def _data_arrived(self, size: int, piece: memoryview | None) -> None:
-        """A part of the frame's data, or None if it is already where it belongs."""
+    def data_continues(self, size: int, piece: memoryview | None) -> None:
         self.data_left -= size
         stream = self._data_stream
         if stream is not None:
@@ -371,7 +367,7 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
         self.data_left = len(data)
         self._data_ends = bool(flags & frames.END_STREAM)
         if data:
-            self.data_continues(data)
+            self.data_continues(len(data), data)
         elif self._data_ends:
             self._end_data()
 

@@ -27,8 +27,8 @@ class FrameParser:
         """The head of a DATA frame without padding. Raises ConnectionFailed."""
         raise NotImplementedError
 
-    def data_continues(self, piece: memoryview) -> None:
-        """A part of the frame's data. Raises ConnectionFailed."""
+    def data_continues(self, size: int, piece: memoryview | None) -> None:
+        """A part of the frame's data; None if it is already where it belongs. Raises ConnectionFailed."""
         raise NotImplementedError
 
     def frame_arrived(self, kind: int, flags: int, stream_id: int, body: memoryview) -> None:
@@ -41,7 +41,7 @@ class FrameParser:
         while at < end:
             if self.data_left:
                 taken = min(self.data_left, end - at)
-                self.data_continues(view[at : at + taken])
+                self.data_continues(taken, view[at : at + taken])
                 at += taken
             elif self._partial or end - at < _HEAD_BYTES:
                 at += self._complete(view[at:])

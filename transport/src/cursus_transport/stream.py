@@ -44,7 +44,7 @@ class Stream:
         "_burst",
         "_compressed",
         "_connection",
-        "_filled",
+        "_length",
         "_lost",
         "_message",
         "_missing",
@@ -79,9 +79,9 @@ class Stream:
         self._writer: asyncio.Future[None] | None = None
         self._lost: StreamLost | None = None
         self._prefix = b""
-        # The message that is arriving: as long as it will be, or as what is there.
+        # The message that is arriving: as long as it will be, or as what is there of it.
         self._message: bytearray | None = None
-        self._filled = 0
+        self._length = 0
         self._missing = 0
         self._compressed = False
         self._receive_window = WINDOW_BYTES
@@ -124,10 +124,11 @@ class Stream:
                     continue
                 in_frame = size - at + self._connection.data_left
                 message = self._message = (buffers.room(length) if length <= in_frame else None) or bytearray()
-                self._filled, self._missing, self._compressed = 0, length, bool(compressed)
+                self._length, self._missing, self._compressed = length, length, bool(compressed)
             taken = min(self._missing, size - at)
-            if self._filled < len(message):
-                message[self._filled : self._filled + taken] = piece[at : at + taken]
+            there = self._length - self._missing
+            if there < len(message):
+                message[there : there + taken] = piece[at : at + taken]
             else:
                 message += piece[at : at + taken]
             at += taken
@@ -138,10 +139,10 @@ class Stream:
     def room(self) -> memoryview | None:
         """Where the next data belongs, and nothing else does: what is read from the socket to there need not be copied.
         To be followed by `filled`."""
-        message = self._message
-        if message is None or len(message) - self._filled < _LEAST_ROOM:
+        message, there = self._message, self._length - self._missing
+        if message is None or len(message) - there < _LEAST_ROOM:
             return None
-        return memoryview(message)[self._filled :]
+        return memoryview(message)[there:]
 
     def filled(self, size: int) -> None:
         """So much has arrived in the room there was. Raises StreamLost."""
@@ -151,7 +152,6 @@ class Stream:
             self._credit()
 
     def _took(self, message: bytearray, size: int) -> None:
-        self._filled += size
         self._missing -= size
         if not self._missing:
             self._message = None
