@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import sys
+import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -30,13 +31,26 @@ class BenchFailed(Exception):
 class Service:
     """A running service."""
 
-    def __init__(self, process: asyncio.subprocess.Process, address: str) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, address: str, metrics_address: str = "") -> None:
         self._process = psutil.Process(process.pid)
         self.address = address
+        self._metrics_address = metrics_address
 
     def cpu_seconds(self) -> float:
         times = self._process.cpu_times()
         return float(times.user + times.system)
+
+    async def metric(self, name: str) -> float:
+        """The value of a metric without labels."""
+        exposition = await asyncio.to_thread(self._scrape)
+        for line in exposition.splitlines():
+            if line.startswith(f"{name} "):
+                return float(line.removeprefix(f"{name} "))
+        raise BenchFailed(f"there is no metric {name}")
+
+    def _scrape(self) -> str:
+        with urllib.request.urlopen(f"http://{self._metrics_address}/metrics", timeout=STOP_DEADLINE_S) as response:
+            return str(response.read(), "utf-8")
 
     def memory(self) -> tuple[int, int]:
         """Resident bytes, and how many of them are the process's own rather than pages of mapped files."""
@@ -54,7 +68,7 @@ async def service(log: Path, module: str, *arguments: str, port: str = "grpc") -
         addresses = dict(part.split("=", 1) for part in line.split()[1:])
         if port not in addresses:
             raise BenchFailed(f"{module} did not start:\n{end_of(log)}")
-        yield Service(process, addresses[port])
+        yield Service(process, addresses[port], addresses.get("metrics", ""))
 
 
 @asynccontextmanager

@@ -20,7 +20,9 @@ class Tick(NamedTuple):
     awoke if that was later. In nanoseconds of `time.perf_counter_ns`."""
 
 
-class _Pace:
+class Pace:
+    """When each of a series is due at a fixed rate."""
+
     def __init__(self, rate: int) -> None:
         self._rate = rate
         self._started = self._awake = time.perf_counter_ns()
@@ -42,7 +44,7 @@ class _Pace:
 async def schedule(count: int, rate: int) -> AsyncIterator[Tick]:
     """Like `ticks`, for one that must not block the loop. Timers of the loop are a millisecond coarse, its clock as
     well: what became due together comes together."""
-    pace = _Pace(rate)
+    pace = Pace(rate)
     for number in range(count):
         if (wait_s := pace.wait_s(number)) > 0:
             await asyncio.sleep(wait_s)
@@ -52,7 +54,7 @@ async def schedule(count: int, rate: int) -> AsyncIterator[Tick]:
 
 def ticks(count: int, rate: int) -> Iterator[Tick]:
     """Each when it is due, for a client that may block its thread."""
-    pace = _Pace(rate)
+    pace = Pace(rate)
     for number in range(count):
         if (wait_s := pace.wait_s(number)) > 0:
             time.sleep(wait_s)

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from bench.jobs import client
+from bench.jobs.commits import Commit, commit
 from bench.jobs.consume import Consume, Stall, consume, stall
 from bench.jobs.gateway import (
     CommandLatency,
@@ -57,6 +58,8 @@ async def _do(job: str, arguments: dict[str, Any]) -> Any:
             return await consume(Consume(**arguments))
         case "Stall":
             return await stall(Stall(**arguments), _pause)
+        case "Commit":
+            return await commit(Commit(**arguments), _pause)
         case "Echo":
             return await echo(Echo(**arguments))
         case "Follow":

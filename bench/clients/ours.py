@@ -40,7 +40,7 @@ async def read(address: str, topic: str, count: int) -> float:
     started = time.perf_counter()
     with Consumer(address, group=uuid.uuid4().hex, topics=[topic]) as consumer:
         for record in itertools.islice(consumer, count):
-            size += len(record.value)
+            size += len(record.value or b"")
         seconds = time.perf_counter() - started
     check(size // VALUE_BYTES, count)
     return seconds
@@ -59,4 +59,4 @@ async def receive(address: str, topic: str, count: int, pause: Pause) -> list[Ag
         records = iter(consumer)
         next(records)
         await pause()
-        return [age(record.value) for record in itertools.islice(records, count)]
+        return [age(record.value or b"") for record in itertools.islice(records, count)]

@@ -14,6 +14,7 @@ import grpc
 
 from bench import batches
 from bench.jobs import channel
+from bench.schedule import Pace
 from cursus_proto.v1 import publish_service_pb2
 from cursus_proto.v1.publish_service_pb2 import PublishStreamResponse
 
@@ -38,6 +39,8 @@ class Publish:
     """Whether the service answers batches. Without answers the transport alone holds the producer back."""
     numbered: bool = False
     """Whether batches carry a producer's identity and sequence."""
+    rate: int = 0
+    """Batches a second of each producer, as far as the window lets it; 0: as fast as it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class _Producer:
     def __init__(self, job: Publish, index: int) -> None:
         self._batches = job.batches // job.producers
         self._answered = job.answered
+        self._rate = job.rate
         self._requests, size = _requests(job, index)
         self._window = max(1, job.window_bytes // size) if job.answered else self._batches
         self._unanswered = 0
@@ -97,7 +101,10 @@ class _Producer:
 
     async def _send(self) -> None:
         write = self._call.write
-        for request in itertools.islice(self._requests, self._batches):
+        pace = Pace(self._rate) if self._rate else None
+        for number, request in enumerate(itertools.islice(self._requests, self._batches)):
+            if pace is not None and (wait_s := pace.wait_s(number)) > 0:
+                await asyncio.sleep(wait_s)
             while self._unanswered >= self._window:
                 self._room.clear()
                 await self._room.wait()

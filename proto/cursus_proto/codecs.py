@@ -10,12 +10,8 @@ from types import MappingProxyType
 
 import cramjam
 
+from cursus_proto.bounds import MAX_UNPACKED_BYTES
 from cursus_proto.v1.records_pb2 import Codec
-
-MIB = 1024 * 1024
-
-# Above the largest set the broker takes by default, so that whatever can be stored can be unpacked.
-MAX_UNPACKED_BYTES = 128 * MIB
 
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 
@@ -27,11 +23,19 @@ class CodecError(ValueError):
     """The codec is unknown, or the bytes are not what it produces."""
 
 
+class UnpacksTooLarge(CodecError):
+    """The bytes unpack to more than the limit."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"unpacks to more than {limit} bytes")
+        self.limit = limit
+
+
 def _gunzip(data: bytes, limit: int) -> bytes:
     inflater = zlib.decompressobj(_GZIP_WINDOW)
     plain = inflater.decompress(data, limit + 1)
     if len(plain) > limit:
-        raise CodecError(f"unpacks to more than {limit} bytes")
+        raise UnpacksTooLarge(limit)
     if not inflater.eof or inflater.unused_data:
         raise CodecError("gzip member is cut short or followed by other bytes")
     return plain
@@ -54,7 +58,7 @@ def _bounded(decompress_into: Callable[[bytes, bytearray], int]) -> Callable[[by
                 if str(error) != _TARGET_FULL:
                     raise
                 if room == limit:
-                    raise CodecError(f"unpacks to more than {limit} bytes") from error
+                    raise UnpacksTooLarge(limit) from error
                 room = min(limit, 4 * room)
 
     return decompress
@@ -101,7 +105,7 @@ def compress(codec: int, data: bytes) -> bytes:
 
 
 def decompress(codec: int, data: bytes, limit: int = MAX_UNPACKED_BYTES) -> bytes:
-    """The plain bytes, at most `limit` of them. Raises CodecError.
+    """The plain bytes, at most `limit` of them. Raises CodecError, and UnpacksTooLarge for more.
 
     >>> decompress(Codec.CODEC_ZSTD, compress(Codec.CODEC_ZSTD, b"abc" * 1000)) == b"abc" * 1000
     True

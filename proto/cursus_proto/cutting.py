@@ -20,7 +20,7 @@ from cursus_proto.internal.v1.opaque_pb2 import (
     FetchResponse,
     RecordBatch,
 )
-from cursus_proto.records import decompress, read_varint, unpack
+from cursus_proto.records import read_varint, unpack
 from cursus_proto.v1.records_pb2 import Record
 
 Encoded: TypeAlias = bytes | bytearray
@@ -69,17 +69,25 @@ class StoredBatch:
         """What the batch takes of a stream's credit."""
         return self.end - self.begin + len(self.fields.compressed_records)
 
+    @property
+    def is_plain(self) -> bool:
+        return self.begin < self.end or not self.fields.compressed_records
+
+    @property
+    def next_offset(self) -> int:
+        return self.fields.base_offset + self.fields.record_count
+
+    def with_plain(self, plain: bytes) -> StoredBatch:
+        """The same batch, decompressed."""
+        return StoredBatch(self.fields, plain, 0, len(plain))
+
     def plain(self) -> memoryview:
         """The plain set, not copied."""
         return memoryview(self.source)[self.begin : self.end]
 
-    def unpacked(self) -> bytes:
-        """The plain set, decompressed if it has to be. Raises MalformedRecordSet."""
-        return decompress(bytes(self.plain()) or self.fields.compressed_records, self.fields.codec)
-
     def unpack(self) -> Sequence[Record]:
-        """Raises MalformedRecordSet."""
-        return unpack(self.unpacked())
+        """The records of a plain batch, within the default bounds. Raises MalformedRecordSet."""
+        return unpack(bytes(self.plain()))
 
 
 Fetched: TypeAlias = tuple[FetchedPartition, list[StoredBatch]]

@@ -25,6 +25,7 @@ from cursus_proto.v1 import consume_service_pb2 as consume_pb
 from cursus_proto.v1 import topic_service_pb2 as topic_pb
 from cursus_proto.v1.publish_service_pb2 import ACKS_ALL, ACKS_WRITTEN
 from tests.harness.clients import Client
+from tests.harness.http import get, samples
 from tests.harness.processes import BrokerProcess
 from tests.harness.refusals import DATA_LOSS, refusal, refusal_of
 from tests.harness.streams import ConsumeStream, Member
@@ -214,6 +215,69 @@ async def test_a_damaged_partition_names_file_and_position_while_the_others_serv
         assert (await client.publish(TOPIC, [b"fresh"])).base_offset == 0
 
 
+async def damaged_partitions(broker: BrokerProcess) -> float:
+    _, exposition = await get(broker.metrics, "/metrics")
+    return samples(exposition).get(f'cursus_damaged_partitions{{topic="{TOPIC}"}}', 0)
+
+
+async def test_a_topic_without_its_directory_is_damage_until_the_directory_is_back(
+    data_dirs: dict[str, Path], tmp_path: Path
+) -> None:
+    """As when a volume is not mounted."""
+    target = tmp_path / "data"
+    shutil.copytree(data_dirs["stopped"], target)
+    directory = target / "logs" / TOPIC
+    async with BrokerProcess.start(target) as broker:
+        async with Client.connect(broker.grpc) as client:
+            await client.create_topic("other")
+            before = (await client.fetch(TOPIC, 0, 0)).leader_epoch
+        await broker.terminate()
+        directory.rename(tmp_path / "unmounted")
+        # Twice: a start must not make what the next one would take for the log.
+        for _ in range(2):
+            await broker.launch()
+            async with Client.connect(broker.grpc) as client:
+                for partition in range(PARTITIONS):
+                    refused = refusal_of((await client.fetch(TOPIC, partition, 0)).error)
+                    assert refused == DATA_LOSS
+                    assert refused.metadata["file"] == str(directory)
+                assert await refusal(client.publish(TOPIC, [b"x"], 0)) == DATA_LOSS
+                more = topic_pb.AddPartitionsRequest(name=TOPIC, partition_count=PARTITIONS + 1)
+                assert await refusal(client.topics.AddPartitions(more)) == DATA_LOSS
+                await client.publish("other", [b"served"])
+                assert await damaged_partitions(broker) == PARTITIONS
+                assert "partition.damaged" in broker.log
+            assert not directory.exists()
+            await broker.terminate()
+        (tmp_path / "unmounted").rename(directory)
+        await broker.launch()
+        async with Client.connect(broker.grpc) as client:
+            assert await client.read_values(TOPIC, 0) == EXPECTED[0]
+            assert await damaged_partitions(broker) == 0
+            # It may be another copy of the log: readers find out by the epoch.
+            assert (await client.fetch(TOPIC, 0, 0)).leader_epoch > before
+
+
+async def test_a_partition_without_any_file_is_damage_while_the_others_serve(
+    data_dirs: dict[str, Path], tmp_path: Path
+) -> None:
+    target = tmp_path / "data"
+    shutil.copytree(data_dirs["killed"], target)
+    for path in (target / "logs" / TOPIC).glob("partition_1[._]*"):
+        path.unlink()
+    async with BrokerProcess.start(target) as broker, Client.connect(broker.grpc) as client:
+        refused = refusal_of((await client.fetch(TOPIC, 1, 0)).error)
+        assert refused == DATA_LOSS
+        assert refused.metadata["file"] == str(target / "logs" / TOPIC)
+        assert await client.read_values(TOPIC, 0) == EXPECTED[0]
+        assert await damaged_partitions(broker) == 1
+        assert list((target / "logs" / TOPIC).glob("partition_1[._]*")) == []
+        # The way out if the records are gone for good.
+        await client.topics.DeleteTopic(topic_pb.DeleteTopicRequest(name=TOPIC))
+        await client.create_topic(TOPIC, PARTITIONS)
+        assert (await client.publish(TOPIC, [b"fresh"], 1)).base_offset == 0
+
+
 async def test_damage_found_while_reading_ends_the_stream_with_its_place(
     data_dirs: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -293,7 +357,8 @@ async def test_a_broker_refuses_to_start_without_sound_metadata(
         assert "Traceback" not in process.log
     # A database that is sound as such notes that it was opened; any other is left as it was.
     assert content_of(database) == before or spoil is break_configuration
-    assert sorted(path.name for path in (target / "logs").iterdir()) == [TOPIC], "the logs are where they were"
+    topics = [path.name for path in (target / "logs").iterdir() if path.is_dir()]
+    assert topics == [TOPIC], "the logs are where they were"
 
 
 async def test_a_log_directory_nobody_knows_is_set_aside_and_said(data_dirs: dict[str, Path], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,15 +19,20 @@ from typing import Final
 import pytest
 
 from cursus_broker.app import Broker, serve
-from cursus_broker.errors import StorageFailed, TopicNotFound
+from cursus_broker.consume.fetch import Fetched, Fetcher, FetchPart
+from cursus_broker.errors import LogTruncated, OffsetOutOfRange, StorageFailed, TopicNotFound
 from cursus_broker.log.api import Offset
+from cursus_broker.log.epochs import Epochs
 from cursus_broker.log.forgetful import ForgetfulFiles
 from cursus_broker.log.settings import LogSettings
+from cursus_broker.metadata.model import TopicPartition
+from cursus_broker.metadata.store import MetadataStore
 from cursus_broker.publish.acks import Acks
 from cursus_broker.publish.submission import Submission
 from cursus_broker.settings import BrokerSettings
 from cursus_broker.topics.config import TopicConfig
 from cursus_broker.topics.partition import Partition
+from cursus_proto import chain
 from cursus_proto import records as record_sets
 from cursus_proto.v1 import publish_service_pb2 as pb
 from cursus_proto.v1.records_pb2 import Record
@@ -35,6 +40,8 @@ from tests.harness.clients import Client
 from tests.harness.waiting import eventually
 
 PARTITIONS: Final = 2
+LOSES_ALL: Final = 0
+"""Draws a disk that has nothing of what was not synced, which the tests that use it check."""
 
 
 def settings_for(tmp_path: Path) -> BrokerSettings:
@@ -70,6 +77,7 @@ class Promise:
     durable_offset: int = 0
     trimmed_for_sure: int = 0
     trim_asked: int = 0
+    leader_epoch: int = 0  # that a reader at the end of `values` was in
 
 
 class Life:
@@ -88,7 +96,8 @@ class Life:
             await self._check(broker)
             topic = f"topic-{len(self._promises)}"
             await broker.catalog.create(topic, PARTITIONS, TopicConfig())
-            self._promises.update({(topic, partition): Promise() for partition in range(PARTITIONS)})
+            for made in broker.catalog.topic(topic).healthy():
+                self._promises[topic, made.id] = Promise(leader_epoch=made.leader_epoch)
             # Some lives end in the middle of a write, a roll or a trim.
             self._files.cut_power_after(self._rng.choice((None, self._rng.randint(1, 40), self._rng.randint(1, 200))))
             try:
@@ -138,10 +147,19 @@ class Life:
             found = await read_values(partition)
             # No hole and nothing strange: what is there is what was sent, up to some point in the unsynced tail.
             assert found == promise.values[partition.earliest_offset : partition.next_offset]
+            self._check_epoch(partition, promise)
             self.lost_records += len(promise.values) - partition.next_offset
             del promise.values[partition.next_offset :]
             promise.durable_offset = partition.next_offset
             promise.trimmed_for_sure = promise.trim_asked = partition.earliest_offset
+
+    def _check_epoch(self, partition: Partition, promise: Promise) -> None:
+        """Somebody at the end of all that was sent is told what is missing, and somebody at the end now, nothing."""
+        assert partition.leader_epoch > promise.leader_epoch
+        expected = partition.next_offset if partition.next_offset < len(promise.values) else None
+        assert partition.log.truncated(len(promise.values), promise.leader_epoch) == expected
+        assert partition.log.truncated(partition.next_offset, promise.leader_epoch) is None
+        promise.leader_epoch = partition.leader_epoch
 
 
 def submission(topic: str, partition: int, values: list[bytes], acks: Acks) -> Submission:
@@ -177,8 +195,108 @@ async def test_these_lives_do_lose_unsynced_records(tmp_path: Path) -> None:
     assert life.lost_records > 0
 
 
+async def fetch(broker: Broker, topic: str, offset: int, leader_epoch: int | None) -> Fetched:
+    part = FetchPart(topic, 0, offset, 0, leader_epoch)
+    fetcher = Fetcher(broker.catalog, 1024 * 1024)
+    return (await fetcher.fetch([part], max_wait_ms=0, min_bytes=0, max_bytes=0, max_records=0))[0]
+
+
+def goes_on_from(fetched: Fetched) -> int:
+    assert isinstance(fetched.error, LogTruncated), fetched
+    return int(fetched.error.metadata["offset"])
+
+
+async def test_a_reader_of_lost_records_is_sent_to_where_the_log_was_cut_also_when_it_has_grown_again(
+    tmp_path: Path,
+) -> None:
+    settings = settings_for(tmp_path)
+    files = forgetful(settings)
+    async with until_power_fails(settings, files) as broker:
+        topic = await broker.catalog.create("orders", 1, TopicConfig())
+        for count, acks in ((5, Acks.ALL), (20, Acks.WRITTEN)):
+            await broker.publisher.publish(submission("orders", 0, [b"x"] * count, acks))
+        epoch = topic.partition(0).leader_epoch
+        assert len((await fetch(broker, "orders", 3, epoch)).entries) == 2
+    files.power_loss(random.Random(LOSES_ALL))
+
+    async with Broker.open(settings, files) as broker:
+        partition = broker.catalog.topic("orders").partition(0)
+        assert partition.next_offset == 5
+        assert goes_on_from(await fetch(broker, "orders", 25, epoch)) == 5
+        # Without an epoch nobody can tell.
+        assert isinstance((await fetch(broker, "orders", 25, None)).error, OffsetOutOfRange)
+        for begin in (5, 25):
+            await broker.publisher.publish(submission("orders", 0, [b"y"] * 20, Acks.ALL))
+            assert partition.next_offset == begin + 20
+            assert goes_on_from(await fetch(broker, "orders", 25, epoch)) == 5
+        assert (await fetch(broker, "orders", 25, partition.leader_epoch)).error is None
+        assert (await fetch(broker, "orders", 3, epoch)).entries
+        assert (await fetch(broker, "orders", 5, epoch)).entries
+        later = partition.leader_epoch
+
+    # A clean stop and start keeps all that.
+    async with Broker.open(settings, files) as broker:
+        assert broker.catalog.topic("orders").partition(0).leader_epoch == later
+        assert goes_on_from(await fetch(broker, "orders", 25, epoch)) == 5
+        await broker.catalog.delete("orders")
+        await broker.catalog.create("orders", 1, TopicConfig())
+        await broker.publisher.publish(submission("orders", 0, [b"z"] * 50, Acks.ALL))
+        for old in (epoch, later):
+            assert goes_on_from(await fetch(broker, "orders", 25, old)) == 0
+
+
+async def test_epochs_of_all_partitions_of_a_start_are_stored_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_for(tmp_path)
+    files = forgetful(settings)
+    async with until_power_fails(settings, files) as broker:
+        for number in range(20):
+            await broker.catalog.create(f"topic-{number}", 10, TopicConfig())
+    files.power_loss(random.Random(1))
+    stored: list[int] = []
+    put_epochs = MetadataStore.put_epochs
+
+    def counted(self: MetadataStore, epochs: Mapping[TopicPartition, Epochs]) -> Awaitable[None]:
+        stored.append(len(epochs))
+        return put_epochs(self, epochs)
+
+    monkeypatch.setattr(MetadataStore, "put_epochs", counted)
+    async with Broker.open(settings, files) as broker:
+        epochs = {one.leader_epoch for topic in broker.catalog.topics() for one in topic.healthy()}
+        assert len(epochs) == 1
+    assert stored == [200]
+    async with Broker.open(settings, files):
+        pass
+    assert stored == [200], "nothing to store after a clean close"
+
+
+async def test_a_start_that_could_not_remember_its_epochs_is_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing the logs in good order must not make the next start believe that nothing was lost."""
+    settings = settings_for(tmp_path)
+    files = forgetful(settings)
+    async with until_power_fails(settings, files) as broker:
+        topic = await broker.catalog.create("orders", 1, TopicConfig())
+        await broker.publisher.publish(submission("orders", 0, [b"x"], Acks.WRITTEN))
+        epoch = topic.partition(0).leader_epoch
+    files.power_loss(random.Random(LOSES_ALL))
+
+    def refuse(self: MetadataStore, epochs: Mapping[TopicPartition, Epochs]) -> Awaitable[None]:
+        raise StorageFailed("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MetadataStore, "put_epochs", refuse)
+        with pytest.raises(StorageFailed, match="full"):
+            async with Broker.open(settings, files):
+                pass
+    async with Broker.open(settings, files) as broker:
+        assert goes_on_from(await fetch(broker, "orders", 1, epoch)) == 0
+
+
 async def test_power_may_fail_at_any_step_of_creating_a_topic(tmp_path: Path) -> None:
-    for operations in range(1, 12):
+    for operations in range(1, 20):
         settings = settings_for(tmp_path / str(operations))
         files = forgetful(settings)
         created = False
@@ -196,6 +314,111 @@ async def test_power_may_fail_at_any_step_of_creating_a_topic(tmp_path: Path) ->
             receipt = await broker.publisher.publish(submission("orders", 1, [b"first"], Acks.ALL))
             assert receipt.placed[0].base_offset == 0
     assert created, "the power always failed before the topic was there"
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_what_power_loss_took_is_not_taken_for_stored_before(tmp_path: Path, seed: int) -> None:
+    settings = settings_for(tmp_path)
+    files = forgetful(settings)
+    values = [b"%d" % number for number in range(40)]
+    async with until_power_fails(settings, files) as broker:
+        await broker.catalog.create("orders", 1, TopicConfig())
+        for number, value in enumerate(values):
+            acks = Acks.ALL if number == 5 else Acks.WRITTEN
+            await broker.publisher.publish(submission("orders", 0, [value], acks)._replace(producer_id=b""))
+    files.power_loss(random.Random(seed))
+    async with Broker.open(settings, files) as broker:
+        partition = broker.catalog.topic("orders").partition(0)
+        left = partition.next_offset
+        assert left > 5
+        for number, value in enumerate(values):
+            receipt = await broker.publisher.publish(
+                submission("orders", 0, [value], Acks.WRITTEN)._replace(producer_id=b"")
+            )
+            assert (receipt.placed[0].duplicate, receipt.placed[0].base_offset) == (number < left, number)
+        assert await read_values(partition) == values
+
+
+NUMBERED: Final = (b"p", b"q", b"r")
+
+
+async def numbered_life(broker: Broker, rng: random.Random) -> int:
+    """Publishes of numbered producers, their ledger saved now and then. Answers where the log ends."""
+    partition = broker.catalog.partition("orders", 0)
+    for _ in range(40):
+        name = rng.choice(NUMBERED)
+        known = partition.producers.get(name)
+        one = submission("orders", 0, [b"%d" % rng.randrange(10)], rng.choice([Acks.WRITTEN] * 9 + [Acks.ALL]))
+        first = 0 if known is None else known.next_sequence
+        await broker.publisher.publish(one._replace(producer_id=name, first_sequence=first))
+        if rng.random() < 0.1:
+            await broker.catalog.save_ledgers(min_appended_bytes=0, min_forgotten=0)
+    return partition.next_offset
+
+
+async def numbered_lives(tmp_path: Path, seed: int) -> int:
+    """Five lives, each ended by power loss; answers how many records were lost."""
+    settings, rng = settings_for(tmp_path), random.Random(seed)
+    files = forgetful(settings)
+    lost = 0
+    for life in range(5):
+        async with until_power_fails(settings, files) as broker:
+            if life == 0:
+                await broker.catalog.create("orders", 1, TopicConfig())
+            written = await numbered_life(broker, rng)
+        files.power_loss(rng)
+        async with Broker.open(settings, files) as broker:
+            partition = broker.catalog.partition("orders", 0)
+            lost += written - partition.next_offset
+            assert await counted(partition) == {
+                name: (producer.next_sequence, producer.checksum)
+                for name in NUMBERED
+                if (producer := partition.producers.get(name)) is not None
+            }
+    return lost
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_what_is_known_of_producers_after_power_loss_is_what_the_log_holds(tmp_path: Path, seed: int) -> None:
+    """However much of it was saved before. Nothing that was lost is taken for stored."""
+    await numbered_lives(tmp_path, seed)
+
+
+async def test_these_lives_do_lose_batches_of_numbered_producers(tmp_path: Path) -> None:
+    """Guards the test above."""
+    assert sum([await numbered_lives(tmp_path / str(seed), seed) for seed in (90, 91, 92)]) > 0
+
+
+async def counted(partition: Partition) -> dict[bytes, tuple[int, int]]:
+    """Next sequence and checksum of every producer, from the headers of the log alone."""
+    found: dict[bytes, tuple[int, int]] = {}
+    async for header in partition.log.headers(Offset(0)):
+        sequence, checksum = found.get(header.producer_id, (0, chain.EMPTY))
+        assert header.first_sequence == sequence
+        extended = chain.extend(checksum, sequence, header.record_count, header.payload_crc)
+        found[header.producer_id] = (sequence + header.record_count, extended)
+    return found
+
+
+async def test_power_may_fail_at_any_step_of_adding_partitions(tmp_path: Path) -> None:
+    for operations in range(1, 20):
+        settings = settings_for(tmp_path / str(operations))
+        files = forgetful(settings)
+        added = False
+        async with until_power_fails(settings, files) as broker:
+            await broker.catalog.create("orders", 1, TopicConfig())
+            files.cut_power_after(operations)
+            await broker.catalog.add_partitions("orders", 3)
+            added = True
+        files.power_loss(random.Random(operations))
+
+        async with Broker.open(settings, files) as broker:
+            topic = broker.catalog.topic("orders")
+            assert len(topic.partitions) == len(topic.healthy()) == (3 if added else 1)
+            await broker.catalog.add_partitions("orders", 3)
+            receipt = await broker.publisher.publish(submission("orders", 2, [b"first"], Acks.ALL))
+            assert receipt.placed[0].base_offset == 0
+    assert added, "the power always failed before the partitions were there"
 
 
 async def test_a_deleted_topic_does_not_come_back_with_its_old_records(tmp_path: Path) -> None:

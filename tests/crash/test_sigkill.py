@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from cursus_broker.log.entry import CONTROL_BYTES, stored_bytes, unpack_header
+from cursus_proto import chain
+from cursus_proto import records as record_sets
 from cursus_proto.v1 import publish_service_pb2 as pb
 from tests.harness.clients import Client, PublishStream, StoredRecord, publish_request
 from tests.harness.processes import BrokerProcess
@@ -62,7 +64,7 @@ class Load:
         producer = pb.ProducerIdentity(id=self.name.encode(), first_sequence=self.records) if self.numbered else None
         acks = self.rng.choice((pb.ACKS_WRITTEN, pb.ACKS_ALL))
         request = publish_request(TOPIC, values, self.partition, acks, producer)
-        # Anonymous single records would be compared by content, which restarts forget.
+        # Nothing here is to be known by its content: a single record is stored however often it is sent.
         request.deduplication = pb.DEDUPLICATION_UNSPECIFIED if self.numbered else pb.DEDUPLICATION_NONE
         self.records += count
         self.sent.append(one := Sent(request, values))
@@ -86,6 +88,19 @@ class Load:
             assert place.record_count == len(one.values)
             one.offset = place.base_offset
             progress.acknowledged()
+
+    async def check_checksum(self, client: Client) -> None:
+        """What the broker says to have stored is what this producer would send again."""
+        name = self.name.encode()
+        request = pb.DescribeProducersRequest(topic=TOPIC, partition=self.partition, producer_ids=[name])
+        (stored,) = (await client.publishing.DescribeProducers(request)).producers
+        checksum = sequence = 0
+        for sent in self.sent if self.numbered else ():
+            if sequence < stored.next_sequence:
+                packed = record_sets.checksum(sent.request.records.SerializeToString())
+                checksum = chain.extend(checksum, sequence, len(sent.values), packed)
+                sequence += len(sent.values)
+        assert (stored.known, stored.next_sequence, stored.checksum) == (sequence > 0, sequence, checksum)
 
     def check(self, found: list[StoredRecord]) -> None:
         """Compare everything the partition holds with what this producer knows."""
@@ -200,6 +215,7 @@ async def test_acknowledged_records_survive_twenty_kills_once_and_in_order(tmp_p
                     for load in loads:
                         if load.partition == partition:
                             load.check(found)
+                            await load.check_checksum(client)
                     seen_offsets[partition] = len(found)
         await finish(broker, loads)
 

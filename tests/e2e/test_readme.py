@@ -56,7 +56,7 @@ async def visitor(tmp_path: Path) -> AsyncIterator[Visitor]:
 
 async def test_the_tour_can_be_pasted(visitor: Visitor) -> None:
     tour = section("README.md", "## A tour in five minutes")
-    first, groups, python, curl = blocks(tour, "sh")
+    first, groups, python, _, curl = blocks(tour, "sh")  # the one of Spark is pasted in tests/spark
     here = f'export PATH="{visitor.directory}/.venv/bin:$PATH"\n'
 
     shown = await visitor.paste(first)

@@ -107,10 +107,16 @@ class Client:
             await answers
 
     async def fetch(
-        self, topic: str, partition: int, offset: int, max_bytes: int = 0, max_wait_ms: int = 0
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        max_bytes: int = 0,
+        max_wait_ms: int = 0,
+        leader_epoch: int | None = None,
     ) -> consume_pb.FetchedPartition:
         """One Fetch of one partition; its error, if there is one, is in the answer."""
-        wanted = consume_pb.FetchPartition(topic=topic, partition=partition, offset=offset)
+        wanted = consume_pb.FetchPartition(topic=topic, partition=partition, offset=offset, leader_epoch=leader_epoch)
         request = consume_pb.FetchRequest(partitions=[wanted], max_bytes=max_bytes, max_wait_ms=max_wait_ms)
         return (await self.consuming.Fetch(request)).partitions[0]
 

@@ -52,4 +52,5 @@ def precondition(reason: str) -> Refusal:
 
 
 OUT_OF_RANGE = Refusal("OUT_OF_RANGE", "OFFSET_OUT_OF_RANGE")
+TRUNCATED = Refusal("OUT_OF_RANGE", "LOG_TRUNCATED")
 DATA_LOSS = Refusal("DATA_LOSS", "DATA_LOSS")

@@ -104,6 +104,7 @@ class Member:
         self.generation = started.generation
         self.owned: set[Place] = set()
         self.starts: dict[Place, int] = {}
+        self.epochs: dict[Place, int] = {}
         self.received: dict[Place, list[StoredRecord]] = {}
         self.errors: dict[Place, pb.SubscribedBatches] = {}
         self._pending: asyncio.Task[object] | None = None
@@ -136,9 +137,12 @@ class Member:
 
     async def leave(self) -> None:
         """Close the sending side, and wait for the broker to end the stream."""
-        await self._call.done_writing()
+        await self.close_sending()
         while await self.read() is not None:
             pass
+
+    async def close_sending(self) -> None:
+        await self._call.done_writing()
 
     async def grant(self, records: int = 0, size_bytes: int = 0) -> None:
         await self._call.write(pb.SubscribeRequest(grant=FlowGrant(records=records, bytes=size_bytes)))
@@ -191,6 +195,7 @@ class Member:
         if message.HasField("assignment"):
             self.generation = message.assignment.generation
             self.starts = {(one.topic, one.partition): one.start_offset for one in message.assignment.partitions}
+            self.epochs = {(one.topic, one.partition): one.leader_epoch for one in message.assignment.partitions}
             self.owned = set(self.starts)
         elif message.HasField("batches"):
             place = (message.batches.topic, message.batches.partition)

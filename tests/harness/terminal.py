@@ -26,13 +26,15 @@ _STEERING: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[(
 
 
 def command_environment(home: Path, **variables: str) -> dict[str, str]:
-    """Ours without a developer's settings, and with a home that holds no configuration."""
+    """Ours without a developer's settings, and with a home that holds no configuration. With a timeout, because on a
+    busy machine connecting may take longer than people are made to wait for it."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("CURSUS_", "XDG_"))}
     shown = {
         "HOME": str(home),
         "TERM": "xterm-256color",
         "LC_ALL": "C.UTF-8",
         "PYTHONWARNINGS": "error::ResourceWarning",
+        "CURSUS_TIMEOUT": "60",
     }
     return {**kept, **shown, **variables}
 

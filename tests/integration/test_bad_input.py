@@ -10,6 +10,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from cursus_proto import codecs
 from cursus_proto import records as record_sets
 from cursus_proto.v1 import cluster_service_pb2 as cluster_pb
 from cursus_proto.v1 import consume_service_pb2 as consume_pb
@@ -19,6 +20,7 @@ from cursus_proto.v1 import records_pb2
 from cursus_proto.v1 import topic_service_pb2 as topic_pb
 from cursus_proto.v1.records_pb2 import OffsetSpec, Record, RecordSet
 from tests.harness.clients import Client, publish_request, stored_records
+from tests.harness.memory import peak_of
 from tests.harness.processes import BrokerProcess
 from tests.harness.refusals import OUT_OF_RANGE, Refusal, invalid, not_found, precondition, refusal, refusal_of
 from tests.harness.streams import ConsumeStream, Member, within_deadline
@@ -238,7 +240,57 @@ async def test_a_small_set_that_would_unpack_to_very_much_is_refused(client: Cli
     packed = record_sets.pack([Record(value=bytes(129 * MIB))], records_pb2.CODEC_ZSTD)
     assert len(packed) < MIB
     fields: dict[str, object] = {"codec": records_pb2.CODEC_ZSTD, "compressed_records": packed, "record_count": 1}
-    assert await refusal(publish(client, **fields, partition=None)) == invalid("CORRUPT_RECORD_SET")
+    assert await refusal(publish(client, **fields, partition=None)) == invalid("RECORD_SET_TOO_LARGE")
+
+
+@pytest.mark.parametrize("claimed", [1, 1_000_000, 20_000_000])
+async def test_millions_of_records_in_a_few_kilobytes_are_refused_before_any_is_made(
+    client: Client, broker: BrokerProcess, claimed: int
+) -> None:
+    """They took 3.2 GB."""
+    before = peak_of(broker.pid)
+    packed = codecs.compress(records_pb2.CODEC_ZSTD, b"\n\0" * 20_000_000)
+    assert len(packed) < 4_000
+    fields: dict[str, object] = {"codec": records_pb2.CODEC_ZSTD, "compressed_records": packed, "record_count": claimed}
+    assert await refusal(publish(client, **fields, partition=None)) == invalid("RECORD_SET_TOO_LARGE")
+    assert peak_of(broker.pid) - before < 250 * MIB
+
+
+async def test_a_list_of_a_million_is_refused_and_the_stream_or_call_alone_ends(client: Client) -> None:
+    """Looking one partition up a million times held the event loop for six seconds."""
+    place = OffsetSpec(edge=records_pb2.OFFSET_EDGE_LATEST)
+    million = topic_pb.ListOffsetsRequest(topic=TOPIC, partitions=[0] * 1_000_000, at=place)
+    found = await refusal(client.topics.ListOffsets(million))
+    assert found == invalid("TOO_MANY_ITEMS")
+    assert found.metadata == {"field": "ListOffsetsRequest.partitions", "limit": "10000"}
+    most = topic_pb.ListOffsetsRequest(topic=TOPIC, partitions=[0] * 10_000, at=place)
+    assert len((await client.topics.ListOffsets(most)).offsets) == 10_000
+    start = consume_pb.SubscribeStart(group="g", topics=["t"] * 10_001)
+    call = client.consuming.Subscribe()
+    await call.write(consume_pb.SubscribeRequest(start=start))
+    with pytest.raises(grpc.aio.AioRpcError) as ended:
+        await within_deadline(call.read())
+    assert refusal_of(ended.value) == invalid("TOO_MANY_ITEMS")
+
+
+async def test_a_request_without_records_has_a_limit_of_its_own(client: Client) -> None:
+    name = "n" * (4 * MIB)
+    assert await refusal(client.topics.DescribeTopic(topic_pb.DescribeTopicRequest(name=name))) == invalid(
+        "REQUEST_TOO_LARGE"
+    )
+
+
+async def test_a_refusal_repeats_only_the_beginning_of_a_name_of_megabytes(client: Client) -> None:
+    request = topic_pb.DescribeTopicRequest(name="n" * 3 * MIB)
+    found = await refusal(client.topics.DescribeTopic(request))
+    assert found == not_found("TOPIC_NOT_FOUND")
+    assert len(found.message) + len(found.metadata["topic"]) < 3_000
+
+
+async def test_records_are_deleted_once_a_partition(client: Client) -> None:
+    twice = [topic_pb.DeleteRecordsPartition(partition=0, before_offset=0)] * 2
+    request = topic_pb.DeleteRecordsRequest(topic=TOPIC, partitions=twice)
+    assert await refusal(client.topics.DeleteRecords(request)) == invalid()
 
 
 async def test_sets_that_are_not_what_they_claim_are_refused(client: Client) -> None:
@@ -251,7 +303,7 @@ async def test_sets_that_are_not_what_they_claim_are_refused(client: Client) -> 
         ({"records": one, "record_count": 2}, invalid("CORRUPT_RECORD_SET")),
         ({"records": RecordSet()}, invalid()),
         ({"records": one, "record_count": -1}, invalid()),
-        ({"records": one, "record_count": 2**31 - 1}, invalid()),
+        ({"records": one, "record_count": 2**31 - 1}, invalid("RECORD_SET_TOO_LARGE")),
         ({"codec": gzip, "compressed_records": packed}, invalid()),
         ({"codec": gzip, "compressed_records": b"", "record_count": 1}, invalid("CORRUPT_RECORD_SET")),
         ({"codec": gzip, "records": one, "record_count": 1}, invalid()),
@@ -291,7 +343,7 @@ async def test_absurd_producers_are_refused(client: Client) -> None:
         (producer(id=b""), {}, invalid()),
         (producer(first_sequence=-1), {}, invalid()),
         (producer(first_sequence=2**63 - 1), {}, invalid()),
-        (producer(first_sequence=5), {}, precondition("SEQUENCE_GAP")),
+        (producer(first_sequence=5), {}, precondition("PRODUCER_FORGOTTEN")),
         (producer(epoch=-1), {}, invalid()),
         (producer(sequencing=9), {}, invalid()),
         (producer(sequences=[1, 2]), {}, invalid()),

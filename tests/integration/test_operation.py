@@ -8,12 +8,10 @@ import re
 import signal
 import subprocess
 import sys
-import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
 
 import grpc
 import pytest
@@ -26,6 +24,7 @@ from cursus_proto.v1.publish_service_pb2 import ACKS_ALL
 from cursus_proto.v1.records_pb2 import FlowGrant
 from tests.harness.certificates import Authority
 from tests.harness.clients import Client, publish_request, reason
+from tests.harness.http import get, samples
 from tests.harness.processes import BrokerProcess
 from tests.harness.streams import ConsumeStream, Member, within_deadline
 from tests.harness.waiting import eventually
@@ -37,17 +36,6 @@ NO_DEDUP = topic_pb.TopicConfig(content_deduplication=False)
 async def broker(tmp_path: Path) -> AsyncIterator[BrokerProcess]:
     async with BrokerProcess.start(tmp_path / "data") as process:
         yield process
-
-
-async def get(address: str, path: str) -> tuple[int, str]:
-    def ask() -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(f"http://{address}{path}", timeout=60) as response:
-                return response.status, response.read().decode()
-        except HTTPError as error:
-            return error.code, error.read().decode()
-
-    return await asyncio.to_thread(ask)
 
 
 # Configuration
@@ -133,12 +121,6 @@ async def test_health_is_told_over_http_and_grpc(broker: BrokerProcess) -> None:
 
 
 # Metrics
-
-
-def samples(exposition: str) -> dict[str, float]:
-    """Sample name with labels, as written, to value."""
-    lines = [line for line in exposition.splitlines() if line and not line.startswith("#")]
-    return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines}
 
 
 async def test_metrics_move_with_what_happens(broker: BrokerProcess) -> None:

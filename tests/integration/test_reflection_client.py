@@ -67,12 +67,13 @@ async def test_every_rpc_can_be_called_with_nothing_but_reflection(broker: Broke
         await publishing(story)
         await consuming(story)
         await groups(story)
+        await numbering(story)
         await cleaning_up(story)
         health = await story.call("Health/Check", package="grpc.health.v1")
         assert health == {"status": "SERVING"}
         offered = {method for method in await client.methods() if method.startswith(f"{PACKAGE}.")}
         assert offered == {method for method in story.called if method.startswith(f"{PACKAGE}.")}
-        assert len(offered) == 25
+        assert len(offered) == 27
 
 
 async def topics(story: Story) -> None:
@@ -120,6 +121,21 @@ async def publishing(story: Story) -> None:
     assert [next(iter(one)) for one in outcomes] == ["published"] * 3 + ["refused"]
     assert outcomes[3]["refused"]["details"][0]["reason"] == "TOPIC_NOT_FOUND"
     assert [one["published"]["appended"][0].get("base_offset", "0") for one in outcomes[:3]] == ["1", "2", "3"]
+
+
+async def numbering(story: Story) -> None:
+    """A producer that numbers its batches is known, until it is released."""
+    record: Json = {"value": text("numbered")}
+    where: Json = {"topic": "orders", "partition": 1}
+    producer: Json = {"id": text("producer"), "epoch": "4"}
+    numbered: Json = {**where, "producer": {**producer, "first_sequence": "0"}, "records": {"records": [record]}}
+    await story.call("PublishService/Publish", numbered)
+    asked: Json = {**where, "producer_ids": [text("producer"), text("stranger")]}
+    known, unknown = (await story.call("PublishService/DescribeProducers", asked))["producers"]
+    assert (known["known"], known["epoch"], known["next_sequence"]) == (True, "4", "1")
+    assert not unknown.get("known", False)
+    released = await story.call("PublishService/ReleaseProducers", {**where, "producers": [producer]})
+    assert released["released_count"] == 1
 
 
 async def consuming(story: Story) -> None:

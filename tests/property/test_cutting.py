@@ -66,7 +66,11 @@ def embedded(draw: st.DrawFn, container: FetchedPartition | ConsumedBatches) -> 
 
 
 PARTITIONS = st.builds(
-    FetchedPartition, topic=st.text(max_size=20), partition=st.integers(0, 1000), next_offset=st.integers(0, 2**62)
+    FetchedPartition,
+    topic=st.text(max_size=20),
+    partition=st.integers(0, 1000),
+    next_offset=st.integers(0, 2**62),
+    leader_epoch=st.integers(0, 2**62) | st.just(0x4A),
 )
 
 

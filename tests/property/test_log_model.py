@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from cursus_broker.errors import OffsetOutOfRange
 from cursus_broker.log.api import Offset, RetentionPolicy, TimedOffset
 from cursus_broker.log.engine import SegmentEngine
+from cursus_broker.log.epochs import Epochs
 from cursus_broker.log.forgetful import ForgetfulFiles
 from cursus_broker.log.log import SegmentLog
 from cursus_broker.log.settings import LogSettings
@@ -46,13 +47,25 @@ class LogAgainstModel(RuleBasedStateMachine):
         self.next_offset = 0
         self.synced = 0
         self.now_ms = 0
+        self.epochs: Epochs | None = None
+        self.openings = 0
+        # Where the log ended at openings without a clean close, by the epoch that began there; and readers, each with
+        # the epoch it was in and the offset it was at.
+        self.ends: dict[int, int] = {}
+        self.readers: set[tuple[int, int]] = set()
 
     def run(self, work: Coroutine[object, object, T]) -> T:
         return self.runner.run(work)
 
     async def open(self) -> None:
         self.engine = SegmentEngine(self.root, SETTINGS, files=self.files, now_ms=lambda: self.now_ms)
-        self.log, _ = await self.engine.open("orders", 0)
+        self.openings += 1
+        self.log, recovered = await self.engine.open("orders", 0, self.epochs, self.openings)
+        await self.engine.secure("orders", [0])
+        self.engine.all_opened()
+        if recovered.epochs != self.epochs:
+            self.ends[self.openings] = recovered.next_offset
+        self.epochs = recovered.epochs
 
     @initialize()
     def start(self) -> None:
@@ -144,11 +157,25 @@ class LogAgainstModel(RuleBasedStateMachine):
 
         self.run(work())
 
+    @rule(fraction=st.floats(0, 1))
+    def a_reader_stops(self, fraction: float) -> None:
+        offset = self.earliest + round(fraction * (self.next_offset - self.earliest))
+        self.readers.add((self.log.leader_epoch, offset))
+
+    @rule()
+    def readers_are_told_of_cuts_below_them_and_of_nothing_else(self) -> None:
+        for epoch, offset in self.readers:
+            cut = min((end for begun, end in self.ends.items() if begun > epoch), default=offset)
+            expected = max(cut, self.earliest) if cut < offset else None
+            assert self.log.truncated(offset, epoch) == expected
+
     @rule()
     def reopen(self) -> None:
+        epoch = self.log.leader_epoch
         self.run(self.engine.close())
         self.run(self.open())
         self.synced = self.next_offset
+        assert self.log.leader_epoch == epoch
 
     @rule()
     def killed(self) -> None:
@@ -157,6 +184,7 @@ class LogAgainstModel(RuleBasedStateMachine):
         self.run(self.engine.close())
         self.run(self.open())
         self.synced = self.next_offset
+        assert self.log.leader_epoch == self.openings
 
     @rule(seed=st.integers(0, 2**32))
     def power_lost(self, seed: int) -> None:
@@ -164,6 +192,7 @@ class LogAgainstModel(RuleBasedStateMachine):
         self.run(self.engine.close())
         self.files.power_loss(random.Random(seed))
         self.run(self.open())
+        assert self.log.leader_epoch == self.openings
         assert self.synced <= self.log.next_offset <= self.next_offset
         self.model = retained(self.model, self.earliest, self.log.next_offset)
         self.next_offset = self.synced = self.log.next_offset

@@ -148,6 +148,18 @@ class LaneMachine(RuleBasedStateMachine):
         else:
             self._note(self.lane.refuse(message.batch, message.attempt, outcome, 0.0))
 
+    @precondition(lambda self: not self._begins_on_the_way())
+    @rule()
+    def broker_forgets(self) -> None:
+        """The producer was crowded out by others. Not while the first batch of an epoch is on its way: a forgotten
+        producer that begins at 0 is a new one, and no broker could tell."""
+        self.partition.ledger.forget_idle(before_ms=1, most=1)
+
+    def _begins_on_the_way(self) -> bool:
+        requests = [message for stream in (self.stream, *self.forsaken) for message in stream.requests]
+        sequences = [one.first_sequence for one in self.lane.in_flight] + [one.first_sequence for one in requests]
+        return 0 in sequences
+
     @rule()
     def connection_breaks(self) -> None:
         self.forsaken.append(self.stream)

@@ -24,9 +24,9 @@ def test_a_head_with_a_key_likewise(key: bytes, value: bytes) -> None:
 
 @given(
     key=st.one_of(st.none(), values),
-    value=values,
+    value=st.one_of(st.none(), values),
     timestamp_ms=numbers,
-    headers=st.lists(st.tuples(st.text(max_size=20), st.binary(max_size=200)), max_size=4),
+    headers=st.lists(st.tuples(st.text(max_size=20), st.none() | st.binary(max_size=200)), max_size=4),
     event_type=st.binary(max_size=200),
     schema_version=st.integers(0, 2**32 - 1),
     aggregate_version=st.integers(0, 2**64 - 1),
@@ -34,9 +34,9 @@ def test_a_head_with_a_key_likewise(key: bytes, value: bytes) -> None:
 )
 def test_a_record_with_everything_likewise(
     key: bytes | None,
-    value: bytes,
+    value: bytes | None,
     timestamp_ms: int,
-    headers: list[tuple[str, bytes]],
+    headers: list[tuple[str, bytes | None]],
     event_type: bytes,
     schema_version: int,
     aggregate_version: int,
@@ -65,7 +65,8 @@ def test_a_record_with_everything_likewise(
     assert encoded == record_sets.pack([message])
 
 
-@given(contents=st.lists(values, min_size=1, max_size=20))
-def test_encoded_records_joined_are_a_set(contents: list[bytes]) -> None:
+@given(contents=st.lists(st.none() | st.just(b"") | values, min_size=1, max_size=20))
+def test_encoded_records_joined_are_a_set(contents: list[bytes | None]) -> None:
     joined = b"".join(record_sets.encode_record(value) for value in contents)
-    assert [record.value for record in record_sets.unpack(joined)] == contents
+    found = record_sets.unpack(joined)
+    assert [record.value if record.HasField("value") else None for record in found] == contents

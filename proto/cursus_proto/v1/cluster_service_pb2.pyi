@@ -27,7 +27,7 @@ class GetMetadataRequest(_message.Message):
     TOPICS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The topics. Empty: all. Unknown ones are missing in the answer."""
+        """The topics, at most 10,000. Empty: all. Unknown ones are missing in the answer."""
 
     def __init__(
         self,
@@ -152,7 +152,9 @@ class PartitionMetadata(_message.Message):
     leader_id: _builtins.int
     """The broker that takes its publishes and fetches."""
     leader_epoch: _builtins.int
-    """Rises when the leader changes."""
+    """Rises when the leader changes, or when the log was opened after it had not been closed cleanly, so that power loss
+    may have taken what was not synced. Counted over all partitions, so that a topic of the same name never repeats it.
+    """
     def __init__(
         self,
         *,

@@ -44,7 +44,7 @@ class FetchRequest(_message.Message):
     """Stop collecting at this many records over all partitions, likewise. 0: no limit."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchPartition]:
-        """What to read, at most 1,000 partitions, answered in this order."""
+        """What to read, at most 10,000 partitions, answered in this order."""
 
     def __init__(
         self,
@@ -73,6 +73,7 @@ class FetchPartition(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic."""
     partition: _builtins.int
@@ -81,6 +82,10 @@ class FetchPartition(_message.Message):
     """First offset wanted. The first batch delivered is the one that holds it and may begin before it."""
     max_bytes: _builtins.int
     """Limit for this partition, in bytes of record sets. 0: only the request's."""
+    leader_epoch: _builtins.int
+    """The leader epoch the reader's position comes from: that of the answer it last read. If a later epoch begins below
+    the offset, the log was cut under the reader: LOG_TRUNCATED with the offset to go on from. Absent: not checked.
+    """
     def __init__(
         self,
         *,
@@ -88,12 +93,15 @@ class FetchPartition(_message.Message):
         partition: _builtins.int = ...,
         offset: _builtins.int = ...,
         max_bytes: _builtins.int = ...,
+        leader_epoch: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_leader_epoch", b"_leader_epoch", "leader_epoch", b"leader_epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_bytes", b"max_bytes", "offset", b"offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader_epoch", b"_leader_epoch", "leader_epoch", b"leader_epoch", "max_bytes", b"max_bytes", "offset", b"offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__leader_epoch: _TypeAlias = _typing.Literal["leader_epoch"]  # noqa: Y015
+    _WhichOneofArgType__leader_epoch: _TypeAlias = _typing.Literal["_leader_epoch", b"_leader_epoch"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__leader_epoch) -> _WhichOneofReturnType__leader_epoch | None: ...
 
 Global___FetchPartition: _TypeAlias = FetchPartition  # noqa: Y015
 
@@ -133,6 +141,7 @@ class FetchedPartition(_message.Message):
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     BATCHES_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic."""
     partition: _builtins.int
@@ -141,13 +150,17 @@ class FetchedPartition(_message.Message):
     """First offset that can be read now."""
     next_offset: _builtins.int
     """The offset the next record will get."""
+    leader_epoch: _builtins.int
+    """The partition's leader epoch: what a reader names when it goes on from here."""
     @_builtins.property
     def batches(self) -> _containers.RepeatedCompositeFieldContainer[_records_pb2.RecordBatch]:
         """Whole batches in offset order. Empty if there is nothing at the offset yet."""
 
     @_builtins.property
     def error(self) -> _status_pb2.Status:
-        """Set if this partition could not be read; the other partitions are unaffected."""
+        """Set if this partition could not be read; the other partitions are unaffected. OUT_OF_RANGE (OFFSET_OUT_OF_RANGE,
+        LOG_TRUNCATED), NOT_FOUND, DATA_LOSS.
+        """
 
     def __init__(
         self,
@@ -158,10 +171,11 @@ class FetchedPartition(_message.Message):
         next_offset: _builtins.int = ...,
         batches: _abc.Iterable[_records_pb2.RecordBatch] | None = ...,
         error: _status_pb2.Status | None = ...,
+        leader_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "earliest_offset", b"earliest_offset", "error", b"error", "next_offset", b"next_offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "earliest_offset", b"earliest_offset", "error", b"error", "leader_epoch", b"leader_epoch", "next_offset", b"next_offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -212,6 +226,7 @@ class ConsumeStart(_message.Message):
     STOP_AT_END_FIELD_NUMBER: _builtins.int
     GRANT_FIELD_NUMBER: _builtins.int
     MAX_RESPONSE_BYTES_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic."""
     partition: _builtins.int
@@ -222,6 +237,8 @@ class ConsumeStart(_message.Message):
     """Ends at the end of the log as it is when the stream starts."""
     max_response_bytes: _builtins.int
     """Bytes of record sets to gather into one response while reading back history. 0: the broker's default."""
+    leader_epoch: _builtins.int
+    """The leader epoch that an offset in `start_at` comes from, as in FetchPartition. Absent: not checked."""
     @_builtins.property
     def start_at(self) -> _records_pb2.OffsetSpec:
         """The first record wanted."""
@@ -240,13 +257,19 @@ class ConsumeStart(_message.Message):
         stop_at_end: _builtins.bool = ...,
         grant: _records_pb2.FlowGrant | None = ...,
         max_response_bytes: _builtins.int = ...,
+        leader_epoch: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "grant", b"grant", "start_at", b"start_at", "stop_at_end", b"stop_at_end", "until", b"until"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_leader_epoch", b"_leader_epoch", "end_offset", b"end_offset", "grant", b"grant", "leader_epoch", b"leader_epoch", "start_at", b"start_at", "stop_at_end", b"stop_at_end", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "grant", b"grant", "max_response_bytes", b"max_response_bytes", "partition", b"partition", "start_at", b"start_at", "stop_at_end", b"stop_at_end", "topic", b"topic", "until", b"until"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader_epoch", b"_leader_epoch", "end_offset", b"end_offset", "grant", b"grant", "leader_epoch", b"leader_epoch", "max_response_bytes", b"max_response_bytes", "partition", b"partition", "start_at", b"start_at", "stop_at_end", b"stop_at_end", "topic", b"topic", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__leader_epoch: _TypeAlias = _typing.Literal["leader_epoch"]  # noqa: Y015
+    _WhichOneofArgType__leader_epoch: _TypeAlias = _typing.Literal["_leader_epoch", b"_leader_epoch"]  # noqa: Y015
     _WhichOneofReturnType_until: _TypeAlias = _typing.Literal["end_offset", "stop_at_end"]  # noqa: Y015
     _WhichOneofArgType_until: _TypeAlias = _typing.Literal["until", b"until"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__leader_epoch) -> _WhichOneofReturnType__leader_epoch | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_until) -> _WhichOneofReturnType_until | None: ...
 
 Global___ConsumeStart: _TypeAlias = ConsumeStart  # noqa: Y015
@@ -293,6 +316,7 @@ class ConsumeStarted(_message.Message):
     EARLIEST_OFFSET_FIELD_NUMBER: _builtins.int
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     END_OFFSET_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     start_offset: _builtins.int
     """The offset that `start_at` came to."""
     earliest_offset: _builtins.int
@@ -301,6 +325,8 @@ class ConsumeStarted(_message.Message):
     """The offset the next record will get."""
     end_offset: _builtins.int
     """Where the stream will end. Absent: it follows the log."""
+    leader_epoch: _builtins.int
+    """The partition's leader epoch, which holds for all that the stream delivers."""
     def __init__(
         self,
         *,
@@ -308,10 +334,11 @@ class ConsumeStarted(_message.Message):
         earliest_offset: _builtins.int = ...,
         next_offset: _builtins.int = ...,
         end_offset: _builtins.int | None = ...,
+        leader_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "end_offset", b"end_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "earliest_offset", b"earliest_offset", "end_offset", b"end_offset", "next_offset", b"next_offset", "start_offset", b"start_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "earliest_offset", b"earliest_offset", "end_offset", b"end_offset", "leader_epoch", b"leader_epoch", "next_offset", b"next_offset", "start_offset", b"start_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_offset: _TypeAlias = _typing.Literal["end_offset"]  # noqa: Y015
     _WhichOneofArgType__end_offset: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset"]  # noqa: Y015
@@ -426,7 +453,7 @@ class SubscribeStart(_message.Message):
     """How long the member may take to acknowledge a lost partition, in milliseconds. 0: the broker's default."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Topics wanted."""
+        """Topics wanted, at most 10,000."""
 
     @_builtins.property
     def start_without_commit(self) -> _records_pb2.OffsetSpec:
@@ -495,7 +522,7 @@ class SubscribeCommit(_message.Message):
     """Chosen by the member; comes back in the answer."""
     @_builtins.property
     def offsets(self) -> _containers.RepeatedCompositeFieldContainer[_group_service_pb2.CommitOffset]:
-        """The offsets."""
+        """The offsets, each partition once, at most 10,000."""
 
     def __init__(
         self,
@@ -628,24 +655,36 @@ class AssignedPartition(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     START_OFFSET_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FROM_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic."""
     partition: _builtins.int
     """The partition."""
     start_offset: _builtins.int
     """Where its batches begin: the committed offset, or where `start_without_commit` came to."""
+    leader_epoch: _builtins.int
+    """The partition's leader epoch, which holds for all that is delivered under this assignment; a commit names it."""
+    truncated_from: _builtins.int
+    """Set if the group had committed an offset above the end of the log when power loss or damage cut it: what it had
+    committed. It was moved back to where the log ended, so that nothing stored since is skipped.
+    """
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
         partition: _builtins.int = ...,
         start_offset: _builtins.int = ...,
+        leader_epoch: _builtins.int = ...,
+        truncated_from: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_truncated_from", b"_truncated_from", "truncated_from", b"truncated_from"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "start_offset", b"start_offset", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_truncated_from", b"_truncated_from", "leader_epoch", b"leader_epoch", "partition", b"partition", "start_offset", b"start_offset", "topic", b"topic", "truncated_from", b"truncated_from"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__truncated_from: _TypeAlias = _typing.Literal["truncated_from"]  # noqa: Y015
+    _WhichOneofArgType__truncated_from: _TypeAlias = _typing.Literal["_truncated_from", b"_truncated_from"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__truncated_from) -> _WhichOneofReturnType__truncated_from | None: ...
 
 Global___AssignedPartition: _TypeAlias = AssignedPartition  # noqa: Y015
 

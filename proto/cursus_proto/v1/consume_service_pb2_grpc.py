@@ -71,7 +71,8 @@ class ConsumeServiceServicer:
         `started`; later requests only grant credit. A reader may close its sending side at once: without a grant in
         `start` the transport's flow control alone holds the broker back.
 
-        OUT_OF_RANGE (OFFSET_OUT_OF_RANGE) with the range, NOT_FOUND (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), DATA_LOSS.
+        OUT_OF_RANGE (OFFSET_OUT_OF_RANGE with the range, LOG_TRUNCATED with the offset to go on from), NOT_FOUND
+        (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), DATA_LOSS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -44,7 +44,8 @@ class ConsumeServiceStub:
     `started`; later requests only grant credit. A reader may close its sending side at once: without a grant in
     `start` the transport's flow control alone holds the broker back.
 
-    OUT_OF_RANGE (OFFSET_OUT_OF_RANGE) with the range, NOT_FOUND (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), DATA_LOSS.
+    OUT_OF_RANGE (OFFSET_OUT_OF_RANGE with the range, LOG_TRUNCATED with the offset to go on from), NOT_FOUND
+    (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), DATA_LOSS.
     """
     Subscribe: _grpc.StreamStreamMultiCallable[_consume_service_pb2.SubscribeRequest, _consume_service_pb2.SubscribeResponse]
     """A member of a consumer group in one stream: joins, is assigned partitions, receives their batches, commits, and
@@ -70,7 +71,8 @@ class ConsumeServiceAsyncStub(ConsumeServiceStub):
     `started`; later requests only grant credit. A reader may close its sending side at once: without a grant in
     `start` the transport's flow control alone holds the broker back.
 
-    OUT_OF_RANGE (OFFSET_OUT_OF_RANGE) with the range, NOT_FOUND (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), DATA_LOSS.
+    OUT_OF_RANGE (OFFSET_OUT_OF_RANGE with the range, LOG_TRUNCATED with the offset to go on from), NOT_FOUND
+    (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), DATA_LOSS.
     """
     Subscribe: _aio.StreamStreamMultiCallable[_consume_service_pb2.SubscribeRequest, _consume_service_pb2.SubscribeResponse]  # type: ignore[assignment]
     """A member of a consumer group in one stream: joins, is assigned partitions, receives their batches, commits, and
@@ -105,7 +107,8 @@ class ConsumeServiceServicer(metaclass=_abc_1.ABCMeta):
         `started`; later requests only grant credit. A reader may close its sending side at once: without a grant in
         `start` the transport's flow control alone holds the broker back.
 
-        OUT_OF_RANGE (OFFSET_OUT_OF_RANGE) with the range, NOT_FOUND (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), DATA_LOSS.
+        OUT_OF_RANGE (OFFSET_OUT_OF_RANGE with the range, LOG_TRUNCATED with the offset to go on from), NOT_FOUND
+        (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), DATA_LOSS.
         """
 
     @_abc_1.abstractmethod

@@ -26,19 +26,19 @@ from cursus_proto.v1 import records_pb2 as cursus_dot_v1_dot_records__pb2
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x63ursus/v1/group_service.proto\x12\tcursus.v1\x1a\x17\x63ursus/v1/records.proto\x1a\x17google/rpc/status.proto\"\xff\x01\n\x10JoinGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0e\n\x06topics\x18\x02 \x03(\t\x12\x15\n\rtopic_pattern\x18\x03 \x01(\t\x12\x11\n\tmember_id\x18\x04 \x01(\t\x12\x13\n\x0binstance_id\x18\x05 \x01(\t\x12\x11\n\tclient_id\x18\x06 \x01(\t\x12/\n\x08strategy\x18\x07 \x01(\x0e\x32\x1d.cursus.v1.AssignmentStrategy\x12\x1a\n\x12session_timeout_ms\x18\x08 \x01(\x05\x12\x1c\n\x14rebalance_timeout_ms\x18\t \x01(\x05\x12\x0f\n\x07\x61t_once\x18\n \x01(\x08\"{\n\x11JoinGroupResponse\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12-\n\npartitions\x18\x03 \x03(\x0b\x32\x19.cursus.v1.TopicPartition\x12\x10\n\x08\x63omplete\x18\x04 \x01(\x08\"]\n\x10SyncGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x13\n\x0bmax_wait_ms\x18\x04 \x01(\x05\"h\n\x11SyncGroupResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12-\n\npartitions\x18\x02 \x03(\x0b\x32\x19.cursus.v1.TopicPartition\x12\x10\n\x08\x63omplete\x18\x03 \x01(\x08\"H\n\x10HeartbeatRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x03\":\n\x11HeartbeatResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x11\n\tmust_sync\x18\x02 \x01(\x08\"J\n\x11LeaveGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12\x13\n\x0binstance_id\x18\x03 \x01(\t\"\x14\n\x12LeaveGroupResponse\"W\n\x0c\x43ommitOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x10\n\x08metadata\x18\x04 \x01(\t\"\x9b\x01\n\x14\x43ommitOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12(\n\x07offsets\x18\x04 \x03(\x0b\x32\x17.cursus.v1.CommitOffset\x12#\n\x07\x66\x65ncing\x18\x05 \x01(\x0e\x32\x12.cursus.v1.Fencing\"A\n\x15\x43ommitOffsetsResponse\x12(\n\x07results\x18\x01 \x03(\x0b\x32\x17.cursus.v1.CommitResult\"S\n\x0c\x43ommitResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\"f\n\x13\x46\x65tchOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12-\n\npartitions\x18\x02 \x03(\x0b\x32\x19.cursus.v1.TopicPartition\x12\x11\n\tmember_id\x18\x03 \x01(\t\"C\n\x14\x46\x65tchOffsetsResponse\x12+\n\x07offsets\x18\x01 \x03(\x0b\x32\x1a.cursus.v1.CommittedOffset\"\x87\x01\n\x0f\x43ommittedOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x18\n\x0bnext_offset\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x08metadata\x18\x04 \x01(\t\x12\x16\n\x0e\x63ommit_time_ms\x18\x05 \x01(\x03\x42\x0e\n\x0c_next_offset\"\x13\n\x11ListGroupsRequest\"=\n\x12ListGroupsResponse\x12\'\n\x06groups\x18\x01 \x03(\x0b\x32\x17.cursus.v1.GroupSummary\"\x9e\x01\n\x0cGroupSummary\x12\r\n\x05group\x18\x01 \x01(\t\x12$\n\x05state\x18\x02 \x01(\x0e\x32\x15.cursus.v1.GroupState\x12\x14\n\x0cmember_count\x18\x03 \x01(\x05\x12\x12\n\ngeneration\x18\x04 \x01(\x03\x12/\n\x08strategy\x18\x05 \x01(\x0e\x32\x1d.cursus.v1.AssignmentStrategy\"%\n\x14\x44\x65scribeGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\"\x99\x01\n\x15\x44\x65scribeGroupResponse\x12(\n\x07summary\x18\x01 \x01(\x0b\x32\x17.cursus.v1.GroupSummary\x12\'\n\x07members\x18\x02 \x03(\x0b\x32\x16.cursus.v1.GroupMember\x12-\n\npartitions\x18\x03 \x03(\x0b\x32\x19.cursus.v1.GroupPartition\"\xd8\x01\n\x0bGroupMember\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x11\n\tclient_id\x18\x03 \x01(\t\x12\x0c\n\x04peer\x18\x04 \x01(\t\x12\x0e\n\x06topics\x18\x05 \x03(\t\x12\x15\n\rtopic_pattern\x18\x06 \x01(\t\x12-\n\npartitions\x18\x07 \x03(\x0b\x32\x19.cursus.v1.TopicPartition\x12\x1a\n\x12session_timeout_ms\x18\x08 \x01(\x05\x12\x0e\n\x06synced\x18\t \x01(\x08\"\xe3\x01\n\x0eGroupPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x11\n\tmember_id\x18\x03 \x01(\t\x12\x1d\n\x10\x63ommitted_offset\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\x0f\x65\x61rliest_offset\x18\x05 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x06 \x01(\x03\x12\x13\n\x0blag_records\x18\x07 \x01(\x03\x12\x13\n\x0blag_seconds\x18\x08 \x01(\x01\x12\x10\n\x08metadata\x18\t \x01(\tB\x13\n\x11_committed_offset\"#\n\x12\x44\x65leteGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteGroupResponse\"]\n\x13ResetOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12&\n\x06resets\x18\x02 \x03(\x0b\x32\x16.cursus.v1.OffsetReset\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"e\n\x0bOffsetReset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x16\n\tpartition\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12!\n\x02to\x18\x03 \x01(\x0b\x32\x15.cursus.v1.OffsetSpecB\x0c\n\n_partition\"@\n\x14ResetOffsetsResponse\x12(\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x17.cursus.v1.OffsetChange\"_\n\x0cOffsetChange\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x13\n\x06\x62\x65\x66ore\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\x03\x42\t\n\x07_before*\x98\x01\n\x12\x41ssignmentStrategy\x12#\n\x1f\x41SSIGNMENT_STRATEGY_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x41SSIGNMENT_STRATEGY_MODULO\x10\x01\x12\x1d\n\x19\x41SSIGNMENT_STRATEGY_RANGE\x10\x02\x12\x1e\n\x1a\x41SSIGNMENT_STRATEGY_STICKY\x10\x03*Q\n\x07\x46\x65ncing\x12\x17\n\x13\x46\x45NCING_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46\x45NCING_GENERATION\x10\x01\x12\x15\n\x11\x46\x45NCING_OWNERSHIP\x10\x02*u\n\nGroupState\x12\x1b\n\x17GROUP_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11GROUP_STATE_EMPTY\x10\x01\x12\x16\n\x12GROUP_STATE_STABLE\x10\x02\x12\x1b\n\x17GROUP_STATE_REBALANCING\x10\x03\x32\x94\x06\n\x0cGroupService\x12\x46\n\tJoinGroup\x12\x1b.cursus.v1.JoinGroupRequest\x1a\x1c.cursus.v1.JoinGroupResponse\x12\x46\n\tSyncGroup\x12\x1b.cursus.v1.SyncGroupRequest\x1a\x1c.cursus.v1.SyncGroupResponse\x12\x46\n\tHeartbeat\x12\x1b.cursus.v1.HeartbeatRequest\x1a\x1c.cursus.v1.HeartbeatResponse\x12I\n\nLeaveGroup\x12\x1c.cursus.v1.LeaveGroupRequest\x1a\x1d.cursus.v1.LeaveGroupResponse\x12R\n\rCommitOffsets\x12\x1f.cursus.v1.CommitOffsetsRequest\x1a .cursus.v1.CommitOffsetsResponse\x12O\n\x0c\x46\x65tchOffsets\x12\x1e.cursus.v1.FetchOffsetsRequest\x1a\x1f.cursus.v1.FetchOffsetsResponse\x12I\n\nListGroups\x12\x1c.cursus.v1.ListGroupsRequest\x1a\x1d.cursus.v1.ListGroupsResponse\x12R\n\rDescribeGroup\x12\x1f.cursus.v1.DescribeGroupRequest\x1a .cursus.v1.DescribeGroupResponse\x12L\n\x0b\x44\x65leteGroup\x12\x1d.cursus.v1.DeleteGroupRequest\x1a\x1e.cursus.v1.DeleteGroupResponse\x12O\n\x0cResetOffsets\x12\x1e.cursus.v1.ResetOffsetsRequest\x1a\x1f.cursus.v1.ResetOffsetsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x63ursus/v1/group_service.proto\x12\tcursus.v1\x1a\x17\x63ursus/v1/records.proto\x1a\x17google/rpc/status.proto\"\xff\x01\n\x10JoinGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0e\n\x06topics\x18\x02 \x03(\t\x12\x15\n\rtopic_pattern\x18\x03 \x01(\t\x12\x11\n\tmember_id\x18\x04 \x01(\t\x12\x13\n\x0binstance_id\x18\x05 \x01(\t\x12\x11\n\tclient_id\x18\x06 \x01(\t\x12/\n\x08strategy\x18\x07 \x01(\x0e\x32\x1d.cursus.v1.AssignmentStrategy\x12\x1a\n\x12session_timeout_ms\x18\x08 \x01(\x05\x12\x1c\n\x14rebalance_timeout_ms\x18\t \x01(\x05\x12\x0f\n\x07\x61t_once\x18\n \x01(\x08\"{\n\x11JoinGroupResponse\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12-\n\npartitions\x18\x03 \x03(\x0b\x32\x19.cursus.v1.TopicPartition\x12\x10\n\x08\x63omplete\x18\x04 \x01(\x08\"]\n\x10SyncGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x13\n\x0bmax_wait_ms\x18\x04 \x01(\x05\"h\n\x11SyncGroupResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12-\n\npartitions\x18\x02 \x03(\x0b\x32\x19.cursus.v1.TopicPartition\x12\x10\n\x08\x63omplete\x18\x03 \x01(\x08\"H\n\x10HeartbeatRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x03\":\n\x11HeartbeatResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x11\n\tmust_sync\x18\x02 \x01(\x08\"J\n\x11LeaveGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12\x13\n\x0binstance_id\x18\x03 \x01(\t\"\x14\n\x12LeaveGroupResponse\"\x83\x01\n\x0c\x43ommitOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x10\n\x08metadata\x18\x04 \x01(\t\x12\x19\n\x0cleader_epoch\x18\x05 \x01(\x03H\x00\x88\x01\x01\x42\x0f\n\r_leader_epoch\"\x9b\x01\n\x14\x43ommitOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12(\n\x07offsets\x18\x04 \x03(\x0b\x32\x17.cursus.v1.CommitOffset\x12#\n\x07\x66\x65ncing\x18\x05 \x01(\x0e\x32\x12.cursus.v1.Fencing\"A\n\x15\x43ommitOffsetsResponse\x12(\n\x07results\x18\x01 \x03(\x0b\x32\x17.cursus.v1.CommitResult\"S\n\x0c\x43ommitResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\"f\n\x13\x46\x65tchOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12-\n\npartitions\x18\x02 \x03(\x0b\x32\x19.cursus.v1.TopicPartition\x12\x11\n\tmember_id\x18\x03 \x01(\t\"C\n\x14\x46\x65tchOffsetsResponse\x12+\n\x07offsets\x18\x01 \x03(\x0b\x32\x1a.cursus.v1.CommittedOffset\"\xe3\x01\n\x0f\x43ommittedOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x18\n\x0bnext_offset\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x08metadata\x18\x04 \x01(\t\x12\x16\n\x0e\x63ommit_time_ms\x18\x05 \x01(\x03\x12\x19\n\x0cleader_epoch\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12\x1b\n\x0etruncated_from\x18\x07 \x01(\x03H\x02\x88\x01\x01\x42\x0e\n\x0c_next_offsetB\x0f\n\r_leader_epochB\x11\n\x0f_truncated_from\"\x13\n\x11ListGroupsRequest\"=\n\x12ListGroupsResponse\x12\'\n\x06groups\x18\x01 \x03(\x0b\x32\x17.cursus.v1.GroupSummary\"\x9e\x01\n\x0cGroupSummary\x12\r\n\x05group\x18\x01 \x01(\t\x12$\n\x05state\x18\x02 \x01(\x0e\x32\x15.cursus.v1.GroupState\x12\x14\n\x0cmember_count\x18\x03 \x01(\x05\x12\x12\n\ngeneration\x18\x04 \x01(\x03\x12/\n\x08strategy\x18\x05 \x01(\x0e\x32\x1d.cursus.v1.AssignmentStrategy\"%\n\x14\x44\x65scribeGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\"\x99\x01\n\x15\x44\x65scribeGroupResponse\x12(\n\x07summary\x18\x01 \x01(\x0b\x32\x17.cursus.v1.GroupSummary\x12\'\n\x07members\x18\x02 \x03(\x0b\x32\x16.cursus.v1.GroupMember\x12-\n\npartitions\x18\x03 \x03(\x0b\x32\x19.cursus.v1.GroupPartition\"\xd8\x01\n\x0bGroupMember\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x11\n\tclient_id\x18\x03 \x01(\t\x12\x0c\n\x04peer\x18\x04 \x01(\t\x12\x0e\n\x06topics\x18\x05 \x03(\t\x12\x15\n\rtopic_pattern\x18\x06 \x01(\t\x12-\n\npartitions\x18\x07 \x03(\x0b\x32\x19.cursus.v1.TopicPartition\x12\x1a\n\x12session_timeout_ms\x18\x08 \x01(\x05\x12\x0e\n\x06synced\x18\t \x01(\x08\"\x93\x02\n\x0eGroupPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x11\n\tmember_id\x18\x03 \x01(\t\x12\x1d\n\x10\x63ommitted_offset\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\x0f\x65\x61rliest_offset\x18\x05 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x06 \x01(\x03\x12\x13\n\x0blag_records\x18\x07 \x01(\x03\x12\x13\n\x0blag_seconds\x18\x08 \x01(\x01\x12\x10\n\x08metadata\x18\t \x01(\t\x12\x1b\n\x0etruncated_from\x18\n \x01(\x03H\x01\x88\x01\x01\x42\x13\n\x11_committed_offsetB\x11\n\x0f_truncated_from\"#\n\x12\x44\x65leteGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteGroupResponse\"]\n\x13ResetOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12&\n\x06resets\x18\x02 \x03(\x0b\x32\x16.cursus.v1.OffsetReset\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"e\n\x0bOffsetReset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x16\n\tpartition\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12!\n\x02to\x18\x03 \x01(\x0b\x32\x15.cursus.v1.OffsetSpecB\x0c\n\n_partition\"@\n\x14ResetOffsetsResponse\x12(\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x17.cursus.v1.OffsetChange\"_\n\x0cOffsetChange\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x13\n\x06\x62\x65\x66ore\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\x03\x42\t\n\x07_before*\x98\x01\n\x12\x41ssignmentStrategy\x12#\n\x1f\x41SSIGNMENT_STRATEGY_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x41SSIGNMENT_STRATEGY_MODULO\x10\x01\x12\x1d\n\x19\x41SSIGNMENT_STRATEGY_RANGE\x10\x02\x12\x1e\n\x1a\x41SSIGNMENT_STRATEGY_STICKY\x10\x03*Q\n\x07\x46\x65ncing\x12\x17\n\x13\x46\x45NCING_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46\x45NCING_GENERATION\x10\x01\x12\x15\n\x11\x46\x45NCING_OWNERSHIP\x10\x02*u\n\nGroupState\x12\x1b\n\x17GROUP_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11GROUP_STATE_EMPTY\x10\x01\x12\x16\n\x12GROUP_STATE_STABLE\x10\x02\x12\x1b\n\x17GROUP_STATE_REBALANCING\x10\x03\x32\x94\x06\n\x0cGroupService\x12\x46\n\tJoinGroup\x12\x1b.cursus.v1.JoinGroupRequest\x1a\x1c.cursus.v1.JoinGroupResponse\x12\x46\n\tSyncGroup\x12\x1b.cursus.v1.SyncGroupRequest\x1a\x1c.cursus.v1.SyncGroupResponse\x12\x46\n\tHeartbeat\x12\x1b.cursus.v1.HeartbeatRequest\x1a\x1c.cursus.v1.HeartbeatResponse\x12I\n\nLeaveGroup\x12\x1c.cursus.v1.LeaveGroupRequest\x1a\x1d.cursus.v1.LeaveGroupResponse\x12R\n\rCommitOffsets\x12\x1f.cursus.v1.CommitOffsetsRequest\x1a .cursus.v1.CommitOffsetsResponse\x12O\n\x0c\x46\x65tchOffsets\x12\x1e.cursus.v1.FetchOffsetsRequest\x1a\x1f.cursus.v1.FetchOffsetsResponse\x12I\n\nListGroups\x12\x1c.cursus.v1.ListGroupsRequest\x1a\x1d.cursus.v1.ListGroupsResponse\x12R\n\rDescribeGroup\x12\x1f.cursus.v1.DescribeGroupRequest\x1a .cursus.v1.DescribeGroupResponse\x12L\n\x0b\x44\x65leteGroup\x12\x1d.cursus.v1.DeleteGroupRequest\x1a\x1e.cursus.v1.DeleteGroupResponse\x12O\n\x0cResetOffsets\x12\x1e.cursus.v1.ResetOffsetsRequest\x1a\x1f.cursus.v1.ResetOffsetsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'cursus.v1.group_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ASSIGNMENTSTRATEGY']._serialized_start=2931
-  _globals['_ASSIGNMENTSTRATEGY']._serialized_end=3083
-  _globals['_FENCING']._serialized_start=3085
-  _globals['_FENCING']._serialized_end=3166
-  _globals['_GROUPSTATE']._serialized_start=3168
-  _globals['_GROUPSTATE']._serialized_end=3285
+  _globals['_ASSIGNMENTSTRATEGY']._serialized_start=3116
+  _globals['_ASSIGNMENTSTRATEGY']._serialized_end=3268
+  _globals['_FENCING']._serialized_start=3270
+  _globals['_FENCING']._serialized_end=3351
+  _globals['_GROUPSTATE']._serialized_start=3353
+  _globals['_GROUPSTATE']._serialized_end=3470
   _globals['_JOINGROUPREQUEST']._serialized_start=95
   _globals['_JOINGROUPREQUEST']._serialized_end=350
   _globals['_JOINGROUPRESPONSE']._serialized_start=352
@@ -55,46 +55,46 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LEAVEGROUPREQUEST']._serialized_end=886
   _globals['_LEAVEGROUPRESPONSE']._serialized_start=888
   _globals['_LEAVEGROUPRESPONSE']._serialized_end=908
-  _globals['_COMMITOFFSET']._serialized_start=910
-  _globals['_COMMITOFFSET']._serialized_end=997
-  _globals['_COMMITOFFSETSREQUEST']._serialized_start=1000
-  _globals['_COMMITOFFSETSREQUEST']._serialized_end=1155
-  _globals['_COMMITOFFSETSRESPONSE']._serialized_start=1157
-  _globals['_COMMITOFFSETSRESPONSE']._serialized_end=1222
-  _globals['_COMMITRESULT']._serialized_start=1224
-  _globals['_COMMITRESULT']._serialized_end=1307
-  _globals['_FETCHOFFSETSREQUEST']._serialized_start=1309
-  _globals['_FETCHOFFSETSREQUEST']._serialized_end=1411
-  _globals['_FETCHOFFSETSRESPONSE']._serialized_start=1413
-  _globals['_FETCHOFFSETSRESPONSE']._serialized_end=1480
-  _globals['_COMMITTEDOFFSET']._serialized_start=1483
-  _globals['_COMMITTEDOFFSET']._serialized_end=1618
-  _globals['_LISTGROUPSREQUEST']._serialized_start=1620
-  _globals['_LISTGROUPSREQUEST']._serialized_end=1639
-  _globals['_LISTGROUPSRESPONSE']._serialized_start=1641
-  _globals['_LISTGROUPSRESPONSE']._serialized_end=1702
-  _globals['_GROUPSUMMARY']._serialized_start=1705
-  _globals['_GROUPSUMMARY']._serialized_end=1863
-  _globals['_DESCRIBEGROUPREQUEST']._serialized_start=1865
-  _globals['_DESCRIBEGROUPREQUEST']._serialized_end=1902
-  _globals['_DESCRIBEGROUPRESPONSE']._serialized_start=1905
-  _globals['_DESCRIBEGROUPRESPONSE']._serialized_end=2058
-  _globals['_GROUPMEMBER']._serialized_start=2061
-  _globals['_GROUPMEMBER']._serialized_end=2277
-  _globals['_GROUPPARTITION']._serialized_start=2280
-  _globals['_GROUPPARTITION']._serialized_end=2507
-  _globals['_DELETEGROUPREQUEST']._serialized_start=2509
-  _globals['_DELETEGROUPREQUEST']._serialized_end=2544
-  _globals['_DELETEGROUPRESPONSE']._serialized_start=2546
-  _globals['_DELETEGROUPRESPONSE']._serialized_end=2567
-  _globals['_RESETOFFSETSREQUEST']._serialized_start=2569
-  _globals['_RESETOFFSETSREQUEST']._serialized_end=2662
-  _globals['_OFFSETRESET']._serialized_start=2664
-  _globals['_OFFSETRESET']._serialized_end=2765
-  _globals['_RESETOFFSETSRESPONSE']._serialized_start=2767
-  _globals['_RESETOFFSETSRESPONSE']._serialized_end=2831
-  _globals['_OFFSETCHANGE']._serialized_start=2833
-  _globals['_OFFSETCHANGE']._serialized_end=2928
-  _globals['_GROUPSERVICE']._serialized_start=3288
-  _globals['_GROUPSERVICE']._serialized_end=4076
+  _globals['_COMMITOFFSET']._serialized_start=911
+  _globals['_COMMITOFFSET']._serialized_end=1042
+  _globals['_COMMITOFFSETSREQUEST']._serialized_start=1045
+  _globals['_COMMITOFFSETSREQUEST']._serialized_end=1200
+  _globals['_COMMITOFFSETSRESPONSE']._serialized_start=1202
+  _globals['_COMMITOFFSETSRESPONSE']._serialized_end=1267
+  _globals['_COMMITRESULT']._serialized_start=1269
+  _globals['_COMMITRESULT']._serialized_end=1352
+  _globals['_FETCHOFFSETSREQUEST']._serialized_start=1354
+  _globals['_FETCHOFFSETSREQUEST']._serialized_end=1456
+  _globals['_FETCHOFFSETSRESPONSE']._serialized_start=1458
+  _globals['_FETCHOFFSETSRESPONSE']._serialized_end=1525
+  _globals['_COMMITTEDOFFSET']._serialized_start=1528
+  _globals['_COMMITTEDOFFSET']._serialized_end=1755
+  _globals['_LISTGROUPSREQUEST']._serialized_start=1757
+  _globals['_LISTGROUPSREQUEST']._serialized_end=1776
+  _globals['_LISTGROUPSRESPONSE']._serialized_start=1778
+  _globals['_LISTGROUPSRESPONSE']._serialized_end=1839
+  _globals['_GROUPSUMMARY']._serialized_start=1842
+  _globals['_GROUPSUMMARY']._serialized_end=2000
+  _globals['_DESCRIBEGROUPREQUEST']._serialized_start=2002
+  _globals['_DESCRIBEGROUPREQUEST']._serialized_end=2039
+  _globals['_DESCRIBEGROUPRESPONSE']._serialized_start=2042
+  _globals['_DESCRIBEGROUPRESPONSE']._serialized_end=2195
+  _globals['_GROUPMEMBER']._serialized_start=2198
+  _globals['_GROUPMEMBER']._serialized_end=2414
+  _globals['_GROUPPARTITION']._serialized_start=2417
+  _globals['_GROUPPARTITION']._serialized_end=2692
+  _globals['_DELETEGROUPREQUEST']._serialized_start=2694
+  _globals['_DELETEGROUPREQUEST']._serialized_end=2729
+  _globals['_DELETEGROUPRESPONSE']._serialized_start=2731
+  _globals['_DELETEGROUPRESPONSE']._serialized_end=2752
+  _globals['_RESETOFFSETSREQUEST']._serialized_start=2754
+  _globals['_RESETOFFSETSREQUEST']._serialized_end=2847
+  _globals['_OFFSETRESET']._serialized_start=2849
+  _globals['_OFFSETRESET']._serialized_end=2950
+  _globals['_RESETOFFSETSRESPONSE']._serialized_start=2952
+  _globals['_RESETOFFSETSRESPONSE']._serialized_end=3016
+  _globals['_OFFSETCHANGE']._serialized_start=3018
+  _globals['_OFFSETCHANGE']._serialized_end=3113
+  _globals['_GROUPSERVICE']._serialized_start=3473
+  _globals['_GROUPSERVICE']._serialized_end=4261
 # @@protoc_insertion_point(module_scope)

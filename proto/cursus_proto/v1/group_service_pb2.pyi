@@ -137,7 +137,7 @@ class JoinGroupRequest(_message.Message):
     """True for members that cannot acknowledge: they gain and lose partitions at once, without a handover."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Topics wanted. They need not exist yet."""
+        """Topics wanted, at most 10,000. They need not exist yet."""
 
     def __init__(
         self,
@@ -376,6 +376,7 @@ class CommitOffset(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic."""
     partition: _builtins.int
@@ -384,6 +385,10 @@ class CommitOffset(_message.Message):
     """The next offset to read, that is the last processed one plus one."""
     metadata: _builtins.str
     """A note of the application, up to 4 KiB."""
+    leader_epoch: _builtins.int
+    """The leader epoch that the records before `next_offset` were read in. If a later epoch begins below the offset,
+    those records are gone and the commit is refused with LOG_TRUNCATED. Absent: not checked.
+    """
     def __init__(
         self,
         *,
@@ -391,12 +396,15 @@ class CommitOffset(_message.Message):
         partition: _builtins.int = ...,
         next_offset: _builtins.int = ...,
         metadata: _builtins.str = ...,
+        leader_epoch: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_leader_epoch", b"_leader_epoch", "leader_epoch", b"leader_epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["metadata", b"metadata", "next_offset", b"next_offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader_epoch", b"_leader_epoch", "leader_epoch", b"leader_epoch", "metadata", b"metadata", "next_offset", b"next_offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__leader_epoch: _TypeAlias = _typing.Literal["leader_epoch"]  # noqa: Y015
+    _WhichOneofArgType__leader_epoch: _TypeAlias = _typing.Literal["_leader_epoch", b"_leader_epoch"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__leader_epoch) -> _WhichOneofReturnType__leader_epoch | None: ...
 
 Global___CommitOffset: _TypeAlias = CommitOffset  # noqa: Y015
 
@@ -421,7 +429,7 @@ class CommitOffsetsRequest(_message.Message):
     """What the right to commit is judged by."""
     @_builtins.property
     def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommitOffset]:
-        """The offsets, each partition once."""
+        """The offsets, each partition once, at most 10,000."""
 
     def __init__(
         self,
@@ -480,7 +488,7 @@ class CommitResult(_message.Message):
     @_builtins.property
     def error(self) -> _status_pb2.Status:
         """Absent: committed. FAILED_PRECONDITION (GENERATION_MISMATCH, NOT_OWNER, OFFSET_REGRESSION), NOT_FOUND,
-        INVALID_ARGUMENT.
+        INVALID_ARGUMENT, OUT_OF_RANGE (LOG_TRUNCATED), UNAVAILABLE (STORAGE_FAILED).
         """
 
     def __init__(
@@ -513,7 +521,7 @@ class FetchOffsetsRequest(_message.Message):
     """The member that asks, if it wants this to count as a sign of life."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_records_pb2.TopicPartition]:
-        """The partitions. Empty: all the group has committed."""
+        """The partitions, at most 10,000. Empty: all the group has committed."""
 
     def __init__(
         self,
@@ -565,6 +573,8 @@ class CommittedOffset(_message.Message):
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
     COMMIT_TIME_MS_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FROM_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic."""
     partition: _builtins.int
@@ -575,6 +585,12 @@ class CommittedOffset(_message.Message):
     """The note committed with it."""
     commit_time_ms: _builtins.int
     """When it was committed, in milliseconds since 1970."""
+    leader_epoch: _builtins.int
+    """The leader epoch the offset stands in."""
+    truncated_from: _builtins.int
+    """What was committed when the log was cut below it; the offset was moved back to where the log ended. Kept until the
+    next commit or reset.
+    """
     def __init__(
         self,
         *,
@@ -583,14 +599,25 @@ class CommittedOffset(_message.Message):
         next_offset: _builtins.int | None = ...,
         metadata: _builtins.str = ...,
         commit_time_ms: _builtins.int = ...,
+        leader_epoch: _builtins.int | None = ...,
+        truncated_from: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_next_offset", b"_next_offset", "next_offset", b"next_offset"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_leader_epoch", b"_leader_epoch", "_next_offset", b"_next_offset", "_truncated_from", b"_truncated_from", "leader_epoch", b"leader_epoch", "next_offset", b"next_offset", "truncated_from", b"truncated_from"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_offset", b"_next_offset", "commit_time_ms", b"commit_time_ms", "metadata", b"metadata", "next_offset", b"next_offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader_epoch", b"_leader_epoch", "_next_offset", b"_next_offset", "_truncated_from", b"_truncated_from", "commit_time_ms", b"commit_time_ms", "leader_epoch", b"leader_epoch", "metadata", b"metadata", "next_offset", b"next_offset", "partition", b"partition", "topic", b"topic", "truncated_from", b"truncated_from"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__leader_epoch: _TypeAlias = _typing.Literal["leader_epoch"]  # noqa: Y015
+    _WhichOneofArgType__leader_epoch: _TypeAlias = _typing.Literal["_leader_epoch", b"_leader_epoch"]  # noqa: Y015
     _WhichOneofReturnType__next_offset: _TypeAlias = _typing.Literal["next_offset"]  # noqa: Y015
     _WhichOneofArgType__next_offset: _TypeAlias = _typing.Literal["_next_offset", b"_next_offset"]  # noqa: Y015
+    _WhichOneofReturnType__truncated_from: _TypeAlias = _typing.Literal["truncated_from"]  # noqa: Y015
+    _WhichOneofArgType__truncated_from: _TypeAlias = _typing.Literal["_truncated_from", b"_truncated_from"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__leader_epoch) -> _WhichOneofReturnType__leader_epoch | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__next_offset) -> _WhichOneofReturnType__next_offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__truncated_from) -> _WhichOneofReturnType__truncated_from | None: ...
 
 Global___CommittedOffset: _TypeAlias = CommittedOffset  # noqa: Y015
 
@@ -804,6 +831,7 @@ class GroupPartition(_message.Message):
     LAG_RECORDS_FIELD_NUMBER: _builtins.int
     LAG_SECONDS_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FROM_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic."""
     partition: _builtins.int
@@ -822,6 +850,8 @@ class GroupPartition(_message.Message):
     """Age of the oldest record the group has still to read, in seconds. 0 without lag."""
     metadata: _builtins.str
     """The note committed last."""
+    truncated_from: _builtins.int
+    """As in CommittedOffset."""
     def __init__(
         self,
         *,
@@ -834,14 +864,20 @@ class GroupPartition(_message.Message):
         lag_records: _builtins.int = ...,
         lag_seconds: _builtins.float = ...,
         metadata: _builtins.str = ...,
+        truncated_from: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_committed_offset", b"_committed_offset", "committed_offset", b"committed_offset"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_committed_offset", b"_committed_offset", "_truncated_from", b"_truncated_from", "committed_offset", b"committed_offset", "truncated_from", b"truncated_from"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_committed_offset", b"_committed_offset", "committed_offset", b"committed_offset", "earliest_offset", b"earliest_offset", "lag_records", b"lag_records", "lag_seconds", b"lag_seconds", "member_id", b"member_id", "metadata", b"metadata", "next_offset", b"next_offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_committed_offset", b"_committed_offset", "_truncated_from", b"_truncated_from", "committed_offset", b"committed_offset", "earliest_offset", b"earliest_offset", "lag_records", b"lag_records", "lag_seconds", b"lag_seconds", "member_id", b"member_id", "metadata", b"metadata", "next_offset", b"next_offset", "partition", b"partition", "topic", b"topic", "truncated_from", b"truncated_from"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__committed_offset: _TypeAlias = _typing.Literal["committed_offset"]  # noqa: Y015
     _WhichOneofArgType__committed_offset: _TypeAlias = _typing.Literal["_committed_offset", b"_committed_offset"]  # noqa: Y015
+    _WhichOneofReturnType__truncated_from: _TypeAlias = _typing.Literal["truncated_from"]  # noqa: Y015
+    _WhichOneofArgType__truncated_from: _TypeAlias = _typing.Literal["_truncated_from", b"_truncated_from"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__committed_offset) -> _WhichOneofReturnType__committed_offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__truncated_from) -> _WhichOneofReturnType__truncated_from | None: ...
 
 Global___GroupPartition: _TypeAlias = GroupPartition  # noqa: Y015
 
@@ -899,7 +935,7 @@ class ResetOffsetsRequest(_message.Message):
     """True: only show what would happen."""
     @_builtins.property
     def resets(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetReset]:
-        """What to move, and where to."""
+        """What to move, and where to, at most 10,000."""
 
     def __init__(
         self,

@@ -128,7 +128,8 @@ class GroupServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CommitOffsets(self, request, context):
-        """Commits offsets of many partitions, durable before the answer. Each partition has its own result.
+        """Commits offsets of many partitions, durable before the answer, and never before the records below them survive
+        power loss too. Each partition has its own result.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

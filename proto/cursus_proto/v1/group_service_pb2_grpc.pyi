@@ -52,7 +52,9 @@ class GroupServiceStub:
     LeaveGroup: _grpc.UnaryUnaryMultiCallable[_group_service_pb2.LeaveGroupRequest, _group_service_pb2.LeaveGroupResponse]
     """Leaves the group at once; its partitions go to the others."""
     CommitOffsets: _grpc.UnaryUnaryMultiCallable[_group_service_pb2.CommitOffsetsRequest, _group_service_pb2.CommitOffsetsResponse]
-    """Commits offsets of many partitions, durable before the answer. Each partition has its own result."""
+    """Commits offsets of many partitions, durable before the answer, and never before the records below them survive
+    power loss too. Each partition has its own result.
+    """
     FetchOffsets: _grpc.UnaryUnaryMultiCallable[_group_service_pb2.FetchOffsetsRequest, _group_service_pb2.FetchOffsetsResponse]
     """Reads committed offsets."""
     ListGroups: _grpc.UnaryUnaryMultiCallable[_group_service_pb2.ListGroupsRequest, _group_service_pb2.ListGroupsResponse]
@@ -90,7 +92,9 @@ class GroupServiceAsyncStub(GroupServiceStub):
     LeaveGroup: _aio.UnaryUnaryMultiCallable[_group_service_pb2.LeaveGroupRequest, _group_service_pb2.LeaveGroupResponse]  # type: ignore[assignment]
     """Leaves the group at once; its partitions go to the others."""
     CommitOffsets: _aio.UnaryUnaryMultiCallable[_group_service_pb2.CommitOffsetsRequest, _group_service_pb2.CommitOffsetsResponse]  # type: ignore[assignment]
-    """Commits offsets of many partitions, durable before the answer. Each partition has its own result."""
+    """Commits offsets of many partitions, durable before the answer, and never before the records below them survive
+    power loss too. Each partition has its own result.
+    """
     FetchOffsets: _aio.UnaryUnaryMultiCallable[_group_service_pb2.FetchOffsetsRequest, _group_service_pb2.FetchOffsetsResponse]  # type: ignore[assignment]
     """Reads committed offsets."""
     ListGroups: _aio.UnaryUnaryMultiCallable[_group_service_pb2.ListGroupsRequest, _group_service_pb2.ListGroupsResponse]  # type: ignore[assignment]
@@ -155,7 +159,9 @@ class GroupServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _group_service_pb2.CommitOffsetsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_group_service_pb2.CommitOffsetsResponse, _abc.Awaitable[_group_service_pb2.CommitOffsetsResponse]]:
-        """Commits offsets of many partitions, durable before the answer. Each partition has its own result."""
+        """Commits offsets of many partitions, durable before the answer, and never before the records below them survive
+        power loss too. Each partition has its own result.
+        """
 
     @_abc_1.abstractmethod
     def FetchOffsets(

@@ -59,7 +59,10 @@ class _SequencingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Sequencing
     """Not set: SEQUENCING_STRICT."""
     SEQUENCING_STRICT: _Sequencing.ValueType  # 1
     """Sequences of one producer, epoch and partition are contiguous, starting at 0. A gap, an old epoch, or other bytes
-    under a used sequence are refused; an exact repetition is answered with its first offset.
+    under a used sequence are refused; an exact repetition is answered with its first offset. One that is older than
+    the last 64 batches of its producer is refused as SEQUENCE_TOO_OLD, because it cannot be compared; DescribeProducers
+    tells what is stored. A batch behind sequence 0 of a producer that the partition does not know is refused as
+    PRODUCER_FORGOTTEN.
     """
     SEQUENCING_WINDOWED: _Sequencing.ValueType  # 2
     """For legacy producers, which overtake themselves: each record's sequence is stored once, gaps are allowed and may
@@ -73,7 +76,10 @@ SEQUENCING_UNSPECIFIED: Sequencing.ValueType  # 0
 """Not set: SEQUENCING_STRICT."""
 SEQUENCING_STRICT: Sequencing.ValueType  # 1
 """Sequences of one producer, epoch and partition are contiguous, starting at 0. A gap, an old epoch, or other bytes
-under a used sequence are refused; an exact repetition is answered with its first offset.
+under a used sequence are refused; an exact repetition is answered with its first offset. One that is older than
+the last 64 batches of its producer is refused as SEQUENCE_TOO_OLD, because it cannot be compared; DescribeProducers
+tells what is stored. A batch behind sequence 0 of a producer that the partition does not know is refused as
+PRODUCER_FORGOTTEN.
 """
 SEQUENCING_WINDOWED: Sequencing.ValueType  # 2
 """For legacy producers, which overtake themselves: each record's sequence is stored once, gaps are allowed and may
@@ -95,7 +101,7 @@ class _DeduplicationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Dedupli
     """Nothing: store it whatever was stored before. Refused together with a producer sequence."""
     DEDUPLICATION_CONTENT: _Deduplication.ValueType  # 2
     """The content of a single record: one that is equal in all its fields, published to the topic within the last 30
-    minutes, is a duplicate.
+    minutes, is a duplicate. A broker bounds how many contents it remembers, and counts those it forgets early.
     """
 
 class Deduplication(_Deduplication, metaclass=_DeduplicationEnumTypeWrapper):
@@ -109,7 +115,7 @@ DEDUPLICATION_NONE: Deduplication.ValueType  # 1
 """Nothing: store it whatever was stored before. Refused together with a producer sequence."""
 DEDUPLICATION_CONTENT: Deduplication.ValueType  # 2
 """The content of a single record: one that is equal in all its fields, published to the topic within the last 30
-minutes, is a duplicate.
+minutes, is a duplicate. A broker bounds how many contents it remembers, and counts those it forgets early.
 """
 Global___Deduplication: _TypeAlias = Deduplication  # noqa: Y015
 
@@ -470,3 +476,206 @@ class PublishOutcome(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
 
 Global___PublishOutcome: _TypeAlias = PublishOutcome  # noqa: Y015
+
+@_typing.final
+class DescribeProducersRequest(_message.Message):
+    """Which producers to look for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    PRODUCER_IDS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The topic."""
+    partition: _builtins.int
+    """The partition: each has its own memory of producers."""
+    @_builtins.property
+    def producer_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Ids of producers. Up to 1,000."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        producer_ids: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "producer_ids", b"producer_ids", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeProducersRequest: _TypeAlias = DescribeProducersRequest  # noqa: Y015
+
+@_typing.final
+class DescribeProducersResponse(_message.Message):
+    """What is known of the producers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def producers(self) -> _containers.RepeatedCompositeFieldContainer[Global___DescribedProducer]:
+        """One for each id of the request, in its order."""
+
+    def __init__(
+        self,
+        *,
+        producers: _abc.Iterable[Global___DescribedProducer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["producers", b"producers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeProducersResponse: _TypeAlias = DescribeProducersResponse  # noqa: Y015
+
+@_typing.final
+class DescribedProducer(_message.Message):
+    """What a partition knows of one producer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    KNOWN_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    NEXT_SEQUENCE_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
+    LAST_APPEND_TIME_MS_FIELD_NUMBER: _builtins.int
+    INCOMPLETE_FIELD_NUMBER: _builtins.int
+    id: _builtins.bytes
+    """The producer's id."""
+    known: _builtins.bool
+    """False if the partition does not know the producer: it never stored a batch of it, or has forgotten it. The other
+    fields are then not set.
+    """
+    epoch: _builtins.int
+    """The producer's highest epoch."""
+    next_sequence: _builtins.int
+    """The sequence that follows the last stored one of this epoch. 0 for a producer whose sequences are windowed."""
+    checksum: _builtins.int
+    """Checksum of everything stored in this epoch from sequence 0 to next_sequence: the CRC32C (Castagnoli, as in iSCSI) of
+    16 bytes for each batch, in order:
+
+      first_sequence  8 bytes, big-endian
+      record_count    4 bytes, big-endian
+      records_crc32c  4 bytes, big-endian: CRC32C of the batch's encoded set as it was sent and is stored; of a
+                      compressed set it is that of the compressed bytes
+
+    So it can be carried on from batch to batch, and depends on how the records were cut into batches. An example: three
+    batches of 1, 2 and 3 records whose sets were the ASCII bytes `a`, `bc` and `def`, with the CRC32Cs c1d04330, 242e02ac
+    and 4248d48a. The first 16 bytes are 0000000000000000 00000001 c1d04330, the last 0000000000000003 00000003 4248d48a,
+    and the checksum is 99d1641a after the first batch, 686767e2 after the second and e4d06016 after the third.
+
+    Absent where it is not known: sequences are windowed, or batches were removed from the log, by retention or
+    DeleteRecords, before the broker had counted them.
+    """
+    last_append_time_ms: _builtins.int
+    """When the producer's last batch was stored, in milliseconds since 1970."""
+    incomplete: _builtins.bool
+    """True if batches behind next_sequence may have been stored and removed again, without the broker remembering them
+    after a crash. The producer can go on only in a higher epoch.
+    """
+    def __init__(
+        self,
+        *,
+        id: _builtins.bytes = ...,
+        known: _builtins.bool = ...,
+        epoch: _builtins.int = ...,
+        next_sequence: _builtins.int = ...,
+        checksum: _builtins.int | None = ...,
+        last_append_time_ms: _builtins.int = ...,
+        incomplete: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_checksum", b"_checksum", "checksum", b"checksum"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checksum", b"_checksum", "checksum", b"checksum", "epoch", b"epoch", "id", b"id", "incomplete", b"incomplete", "known", b"known", "last_append_time_ms", b"last_append_time_ms", "next_sequence", b"next_sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__checksum: _TypeAlias = _typing.Literal["checksum"]  # noqa: Y015
+    _WhichOneofArgType__checksum: _TypeAlias = _typing.Literal["_checksum", b"_checksum"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__checksum) -> _WhichOneofReturnType__checksum | None: ...
+
+Global___DescribedProducer: _TypeAlias = DescribedProducer  # noqa: Y015
+
+@_typing.final
+class ReleaseProducersRequest(_message.Message):
+    """Which producers a partition may forget."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    PRODUCERS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The topic."""
+    partition: _builtins.int
+    """The partition."""
+    @_builtins.property
+    def producers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducerRelease]:
+        """The producers. Up to 1,000."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        producers: _abc.Iterable[Global___ProducerRelease] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "producers", b"producers", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseProducersRequest: _TypeAlias = ReleaseProducersRequest  # noqa: Y015
+
+@_typing.final
+class ProducerRelease(_message.Message):
+    """A producer that is done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    id: _builtins.bytes
+    """The producer's id."""
+    epoch: _builtins.int
+    """Its last epoch. A producer that has moved on to a higher one stays known."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.bytes = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProducerRelease: _TypeAlias = ProducerRelease  # noqa: Y015
+
+@_typing.final
+class ReleaseProducersResponse(_message.Message):
+    """What was forgotten."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RELEASED_COUNT_FIELD_NUMBER: _builtins.int
+    released_count: _builtins.int
+    """Number of producers that were known, in no higher epoch, and are forgotten now."""
+    def __init__(
+        self,
+        *,
+        released_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["released_count", b"released_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseProducersResponse: _TypeAlias = ReleaseProducersResponse  # noqa: Y015

@@ -45,6 +45,16 @@ class PublishServiceStub:
                 request_serializer=cursus_dot_v1_dot_publish__service__pb2.PublishStreamRequest.SerializeToString,
                 response_deserializer=cursus_dot_v1_dot_publish__service__pb2.PublishStreamResponse.FromString,
                 _registered_method=True)
+        self.DescribeProducers = channel.unary_unary(
+                '/cursus.v1.PublishService/DescribeProducers',
+                request_serializer=cursus_dot_v1_dot_publish__service__pb2.DescribeProducersRequest.SerializeToString,
+                response_deserializer=cursus_dot_v1_dot_publish__service__pb2.DescribeProducersResponse.FromString,
+                _registered_method=True)
+        self.ReleaseProducers = channel.unary_unary(
+                '/cursus.v1.PublishService/ReleaseProducers',
+                request_serializer=cursus_dot_v1_dot_publish__service__pb2.ReleaseProducersRequest.SerializeToString,
+                response_deserializer=cursus_dot_v1_dot_publish__service__pb2.ReleaseProducersResponse.FromString,
+                _registered_method=True)
 
 
 class PublishServiceServicer:
@@ -55,8 +65,9 @@ class PublishServiceServicer:
         """Publishes one batch.
 
         NOT_FOUND (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), INVALID_ARGUMENT (CORRUPT_RECORD_SET, UNKNOWN_CODEC,
-        RECORD_TOO_LARGE, PARTITION_REQUIRED), FAILED_PRECONDITION (PRODUCER_FENCED, SEQUENCE_GAP, SEQUENCE_CONFLICT,
-        NOT_LEADER), RESOURCE_EXHAUSTED (WRITE_TIMEOUT), UNAVAILABLE (STORAGE_FAILED, SHUTTING_DOWN), DATA_LOSS.
+        RECORD_TOO_LARGE, RECORD_SET_TOO_LARGE, PARTITION_REQUIRED), FAILED_PRECONDITION (PRODUCER_FENCED,
+        PRODUCER_FORGOTTEN, SEQUENCE_GAP, SEQUENCE_CONFLICT, SEQUENCE_TOO_OLD, NOT_LEADER), RESOURCE_EXHAUSTED
+        (WRITE_TIMEOUT), UNAVAILABLE (STORAGE_FAILED, SHUTTING_DOWN), DATA_LOSS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -67,6 +78,29 @@ class PublishServiceServicer:
         one outcome, in request order, several of which may share a response. Batches may be in flight up to the byte
         window in `opened`; beyond it the broker stops reading. A refused batch is answered in its place and does not
         end the stream, which many producers may share. Closing the sending side ends the stream after the last outcome.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeProducers(self, request, context):
+        """Tells what a partition has stored of producers, and by which checksum a producer can prove that it is the same as
+        what it would send again. The answer comes when everything it covers survives power loss.
+
+        NOT_FOUND (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), INVALID_ARGUMENT (TOO_MANY_ITEMS), UNAVAILABLE (STORAGE_FAILED,
+        SHUTTING_DOWN), DATA_LOSS.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseProducers(self, request, context):
+        """Lets a partition forget producers that are done, so that they do not crowd out others: it remembers 10,000. Nobody
+        may send under these ids and epochs any more: a repetition would be stored again from sequence 0 on. A release is
+        as durable as the broker's memory of producers: after a crash a released producer may be known again, whole or
+        without its checksum, until it has been idle for long enough.
+
+        NOT_FOUND (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), INVALID_ARGUMENT (TOO_MANY_ITEMS), DATA_LOSS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -84,6 +118,16 @@ def add_PublishServiceServicer_to_server(servicer, server):
                     servicer.PublishStream,
                     request_deserializer=cursus_dot_v1_dot_publish__service__pb2.PublishStreamRequest.FromString,
                     response_serializer=cursus_dot_v1_dot_publish__service__pb2.PublishStreamResponse.SerializeToString,
+            ),
+            'DescribeProducers': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeProducers,
+                    request_deserializer=cursus_dot_v1_dot_publish__service__pb2.DescribeProducersRequest.FromString,
+                    response_serializer=cursus_dot_v1_dot_publish__service__pb2.DescribeProducersResponse.SerializeToString,
+            ),
+            'ReleaseProducers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseProducers,
+                    request_deserializer=cursus_dot_v1_dot_publish__service__pb2.ReleaseProducersRequest.FromString,
+                    response_serializer=cursus_dot_v1_dot_publish__service__pb2.ReleaseProducersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -141,6 +185,60 @@ class PublishService:
             '/cursus.v1.PublishService/PublishStream',
             cursus_dot_v1_dot_publish__service__pb2.PublishStreamRequest.SerializeToString,
             cursus_dot_v1_dot_publish__service__pb2.PublishStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeProducers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cursus.v1.PublishService/DescribeProducers',
+            cursus_dot_v1_dot_publish__service__pb2.DescribeProducersRequest.SerializeToString,
+            cursus_dot_v1_dot_publish__service__pb2.DescribeProducersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseProducers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cursus.v1.PublishService/ReleaseProducers',
+            cursus_dot_v1_dot_publish__service__pb2.ReleaseProducersRequest.SerializeToString,
+            cursus_dot_v1_dot_publish__service__pb2.ReleaseProducersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,14 +37,30 @@ class PublishServiceStub:
     """Publishes one batch.
 
     NOT_FOUND (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), INVALID_ARGUMENT (CORRUPT_RECORD_SET, UNKNOWN_CODEC,
-    RECORD_TOO_LARGE, PARTITION_REQUIRED), FAILED_PRECONDITION (PRODUCER_FENCED, SEQUENCE_GAP, SEQUENCE_CONFLICT,
-    NOT_LEADER), RESOURCE_EXHAUSTED (WRITE_TIMEOUT), UNAVAILABLE (STORAGE_FAILED, SHUTTING_DOWN), DATA_LOSS.
+    RECORD_TOO_LARGE, RECORD_SET_TOO_LARGE, PARTITION_REQUIRED), FAILED_PRECONDITION (PRODUCER_FENCED,
+    PRODUCER_FORGOTTEN, SEQUENCE_GAP, SEQUENCE_CONFLICT, SEQUENCE_TOO_OLD, NOT_LEADER), RESOURCE_EXHAUSTED
+    (WRITE_TIMEOUT), UNAVAILABLE (STORAGE_FAILED, SHUTTING_DOWN), DATA_LOSS.
     """
     PublishStream: _grpc.StreamStreamMultiCallable[_publish_service_pb2.PublishStreamRequest, _publish_service_pb2.PublishStreamResponse]
     """Publishes batches over one stream. The first request is `open`, its answer `opened`; then every `publish` gets
     one outcome, in request order, several of which may share a response. Batches may be in flight up to the byte
     window in `opened`; beyond it the broker stops reading. A refused batch is answered in its place and does not
     end the stream, which many producers may share. Closing the sending side ends the stream after the last outcome.
+    """
+    DescribeProducers: _grpc.UnaryUnaryMultiCallable[_publish_service_pb2.DescribeProducersRequest, _publish_service_pb2.DescribeProducersResponse]
+    """Tells what a partition has stored of producers, and by which checksum a producer can prove that it is the same as
+    what it would send again. The answer comes when everything it covers survives power loss.
+
+    NOT_FOUND (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), INVALID_ARGUMENT (TOO_MANY_ITEMS), UNAVAILABLE (STORAGE_FAILED,
+    SHUTTING_DOWN), DATA_LOSS.
+    """
+    ReleaseProducers: _grpc.UnaryUnaryMultiCallable[_publish_service_pb2.ReleaseProducersRequest, _publish_service_pb2.ReleaseProducersResponse]
+    """Lets a partition forget producers that are done, so that they do not crowd out others: it remembers 10,000. Nobody
+    may send under these ids and epochs any more: a repetition would be stored again from sequence 0 on. A release is
+    as durable as the broker's memory of producers: after a crash a released producer may be known again, whole or
+    without its checksum, until it has been idle for long enough.
+
+    NOT_FOUND (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), INVALID_ARGUMENT (TOO_MANY_ITEMS), DATA_LOSS.
     """
 
 @_typing.type_check_only
@@ -56,14 +72,30 @@ class PublishServiceAsyncStub(PublishServiceStub):
     """Publishes one batch.
 
     NOT_FOUND (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), INVALID_ARGUMENT (CORRUPT_RECORD_SET, UNKNOWN_CODEC,
-    RECORD_TOO_LARGE, PARTITION_REQUIRED), FAILED_PRECONDITION (PRODUCER_FENCED, SEQUENCE_GAP, SEQUENCE_CONFLICT,
-    NOT_LEADER), RESOURCE_EXHAUSTED (WRITE_TIMEOUT), UNAVAILABLE (STORAGE_FAILED, SHUTTING_DOWN), DATA_LOSS.
+    RECORD_TOO_LARGE, RECORD_SET_TOO_LARGE, PARTITION_REQUIRED), FAILED_PRECONDITION (PRODUCER_FENCED,
+    PRODUCER_FORGOTTEN, SEQUENCE_GAP, SEQUENCE_CONFLICT, SEQUENCE_TOO_OLD, NOT_LEADER), RESOURCE_EXHAUSTED
+    (WRITE_TIMEOUT), UNAVAILABLE (STORAGE_FAILED, SHUTTING_DOWN), DATA_LOSS.
     """
     PublishStream: _aio.StreamStreamMultiCallable[_publish_service_pb2.PublishStreamRequest, _publish_service_pb2.PublishStreamResponse]  # type: ignore[assignment]
     """Publishes batches over one stream. The first request is `open`, its answer `opened`; then every `publish` gets
     one outcome, in request order, several of which may share a response. Batches may be in flight up to the byte
     window in `opened`; beyond it the broker stops reading. A refused batch is answered in its place and does not
     end the stream, which many producers may share. Closing the sending side ends the stream after the last outcome.
+    """
+    DescribeProducers: _aio.UnaryUnaryMultiCallable[_publish_service_pb2.DescribeProducersRequest, _publish_service_pb2.DescribeProducersResponse]  # type: ignore[assignment]
+    """Tells what a partition has stored of producers, and by which checksum a producer can prove that it is the same as
+    what it would send again. The answer comes when everything it covers survives power loss.
+
+    NOT_FOUND (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), INVALID_ARGUMENT (TOO_MANY_ITEMS), UNAVAILABLE (STORAGE_FAILED,
+    SHUTTING_DOWN), DATA_LOSS.
+    """
+    ReleaseProducers: _aio.UnaryUnaryMultiCallable[_publish_service_pb2.ReleaseProducersRequest, _publish_service_pb2.ReleaseProducersResponse]  # type: ignore[assignment]
+    """Lets a partition forget producers that are done, so that they do not crowd out others: it remembers 10,000. Nobody
+    may send under these ids and epochs any more: a repetition would be stored again from sequence 0 on. A release is
+    as durable as the broker's memory of producers: after a crash a released producer may be known again, whole or
+    without its checksum, until it has been idle for long enough.
+
+    NOT_FOUND (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), INVALID_ARGUMENT (TOO_MANY_ITEMS), DATA_LOSS.
     """
 
 class PublishServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -78,8 +110,9 @@ class PublishServiceServicer(metaclass=_abc_1.ABCMeta):
         """Publishes one batch.
 
         NOT_FOUND (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), INVALID_ARGUMENT (CORRUPT_RECORD_SET, UNKNOWN_CODEC,
-        RECORD_TOO_LARGE, PARTITION_REQUIRED), FAILED_PRECONDITION (PRODUCER_FENCED, SEQUENCE_GAP, SEQUENCE_CONFLICT,
-        NOT_LEADER), RESOURCE_EXHAUSTED (WRITE_TIMEOUT), UNAVAILABLE (STORAGE_FAILED, SHUTTING_DOWN), DATA_LOSS.
+        RECORD_TOO_LARGE, RECORD_SET_TOO_LARGE, PARTITION_REQUIRED), FAILED_PRECONDITION (PRODUCER_FENCED,
+        PRODUCER_FORGOTTEN, SEQUENCE_GAP, SEQUENCE_CONFLICT, SEQUENCE_TOO_OLD, NOT_LEADER), RESOURCE_EXHAUSTED
+        (WRITE_TIMEOUT), UNAVAILABLE (STORAGE_FAILED, SHUTTING_DOWN), DATA_LOSS.
         """
 
     @_abc_1.abstractmethod
@@ -92,6 +125,33 @@ class PublishServiceServicer(metaclass=_abc_1.ABCMeta):
         one outcome, in request order, several of which may share a response. Batches may be in flight up to the byte
         window in `opened`; beyond it the broker stops reading. A refused batch is answered in its place and does not
         end the stream, which many producers may share. Closing the sending side ends the stream after the last outcome.
+        """
+
+    @_abc_1.abstractmethod
+    def DescribeProducers(
+        self,
+        request: _publish_service_pb2.DescribeProducersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_publish_service_pb2.DescribeProducersResponse, _abc.Awaitable[_publish_service_pb2.DescribeProducersResponse]]:
+        """Tells what a partition has stored of producers, and by which checksum a producer can prove that it is the same as
+        what it would send again. The answer comes when everything it covers survives power loss.
+
+        NOT_FOUND (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), INVALID_ARGUMENT (TOO_MANY_ITEMS), UNAVAILABLE (STORAGE_FAILED,
+        SHUTTING_DOWN), DATA_LOSS.
+        """
+
+    @_abc_1.abstractmethod
+    def ReleaseProducers(
+        self,
+        request: _publish_service_pb2.ReleaseProducersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_publish_service_pb2.ReleaseProducersResponse, _abc.Awaitable[_publish_service_pb2.ReleaseProducersResponse]]:
+        """Lets a partition forget producers that are done, so that they do not crowd out others: it remembers 10,000. Nobody
+        may send under these ids and epochs any more: a repetition would be stored again from sequence 0 on. A release is
+        as durable as the broker's memory of producers: after a crash a released producer may be known again, whole or
+        without its checksum, until it has been idle for long enough.
+
+        NOT_FOUND (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), INVALID_ARGUMENT (TOO_MANY_ITEMS), DATA_LOSS.
         """
 
 def add_PublishServiceServicer_to_server(servicer: PublishServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -24,29 +24,29 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x63ursus/v1/records.proto\x12\tcursus.v1\"$\n\x06Header\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"\x86\x02\n\x06Record\x12\x10\n\x03key\x18\x01 \x01(\x0cH\x00\x88\x01\x01\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x14\n\x0ctimestamp_ms\x18\x03 \x01(\x03\x12\"\n\x07headers\x18\x04 \x03(\x0b\x32\x11.cursus.v1.Header\x12\x12\n\nevent_type\x18\x05 \x01(\x0c\x12\x16\n\x0eschema_version\x18\x06 \x01(\r\x12\x19\n\x11\x61ggregate_version\x18\x07 \x01(\x04\x12\x10\n\x08metadata\x18\x08 \x01(\x0c\x12\x15\n\x08sequence\x18\t \x01(\x04H\x01\x88\x01\x01\x12\x12\n\x05\x65poch\x18\n \x01(\x03H\x02\x88\x01\x01\x42\x06\n\x04_keyB\x0b\n\t_sequenceB\x08\n\x06_epoch\"/\n\tRecordSet\x12\"\n\x07records\x18\x01 \x03(\x0b\x32\x11.cursus.v1.Record\"\x91\x02\n\x0bRecordBatch\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x03\x12\x14\n\x0crecord_count\x18\x02 \x01(\x05\x12\x16\n\x0e\x61ppend_time_ms\x18\x03 \x01(\x03\x12\x1f\n\x05\x63odec\x18\x04 \x01(\x0e\x32\x10.cursus.v1.Codec\x12\x13\n\x0bproducer_id\x18\x05 \x01(\x0c\x12\x16\n\x0eproducer_epoch\x18\x06 \x01(\x03\x12\x16\n\x0e\x66irst_sequence\x18\x07 \x01(\x03\x12\x16\n\x0erecords_crc32c\x18\x08 \x01(\x07\x12%\n\x07records\x18\t \x01(\x0b\x32\x14.cursus.v1.RecordSet\x12\x1a\n\x12\x63ompressed_records\x18\n \x01(\x0c\"2\n\x0eTopicPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"e\n\nOffsetSpec\x12\x10\n\x06offset\x18\x01 \x01(\x03H\x00\x12%\n\x04\x65\x64ge\x18\x02 \x01(\x0e\x32\x15.cursus.v1.OffsetEdgeH\x00\x12\x16\n\x0ctimestamp_ms\x18\x03 \x01(\x03H\x00\x42\x06\n\x04spec\"+\n\tFlowGrant\x12\x0f\n\x07records\x18\x01 \x01(\x03\x12\r\n\x05\x62ytes\x18\x02 \x01(\x03*o\n\x05\x43odec\x12\x15\n\x11\x43ODEC_UNSPECIFIED\x10\x00\x12\x0e\n\nCODEC_NONE\x10\x01\x12\x0e\n\nCODEC_GZIP\x10\x02\x12\x0e\n\nCODEC_ZSTD\x10\x03\x12\r\n\tCODEC_LZ4\x10\x04\x12\x10\n\x0c\x43ODEC_SNAPPY\x10\x05*[\n\nOffsetEdge\x12\x1b\n\x17OFFSET_EDGE_UNSPECIFIED\x10\x00\x12\x18\n\x14OFFSET_EDGE_EARLIEST\x10\x01\x12\x16\n\x12OFFSET_EDGE_LATEST\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x63ursus/v1/records.proto\x12\tcursus.v1\"3\n\x06Header\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x08\n\x06_value\"\x95\x02\n\x06Record\x12\x10\n\x03key\x18\x01 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x01\x88\x01\x01\x12\x14\n\x0ctimestamp_ms\x18\x03 \x01(\x03\x12\"\n\x07headers\x18\x04 \x03(\x0b\x32\x11.cursus.v1.Header\x12\x12\n\nevent_type\x18\x05 \x01(\x0c\x12\x16\n\x0eschema_version\x18\x06 \x01(\r\x12\x19\n\x11\x61ggregate_version\x18\x07 \x01(\x04\x12\x10\n\x08metadata\x18\x08 \x01(\x0c\x12\x15\n\x08sequence\x18\t \x01(\x04H\x02\x88\x01\x01\x12\x12\n\x05\x65poch\x18\n \x01(\x03H\x03\x88\x01\x01\x42\x06\n\x04_keyB\x08\n\x06_valueB\x0b\n\t_sequenceB\x08\n\x06_epoch\"/\n\tRecordSet\x12\"\n\x07records\x18\x01 \x03(\x0b\x32\x11.cursus.v1.Record\"\x91\x02\n\x0bRecordBatch\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x03\x12\x14\n\x0crecord_count\x18\x02 \x01(\x05\x12\x16\n\x0e\x61ppend_time_ms\x18\x03 \x01(\x03\x12\x1f\n\x05\x63odec\x18\x04 \x01(\x0e\x32\x10.cursus.v1.Codec\x12\x13\n\x0bproducer_id\x18\x05 \x01(\x0c\x12\x16\n\x0eproducer_epoch\x18\x06 \x01(\x03\x12\x16\n\x0e\x66irst_sequence\x18\x07 \x01(\x03\x12\x16\n\x0erecords_crc32c\x18\x08 \x01(\x07\x12%\n\x07records\x18\t \x01(\x0b\x32\x14.cursus.v1.RecordSet\x12\x1a\n\x12\x63ompressed_records\x18\n \x01(\x0c\"2\n\x0eTopicPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"e\n\nOffsetSpec\x12\x10\n\x06offset\x18\x01 \x01(\x03H\x00\x12%\n\x04\x65\x64ge\x18\x02 \x01(\x0e\x32\x15.cursus.v1.OffsetEdgeH\x00\x12\x16\n\x0ctimestamp_ms\x18\x03 \x01(\x03H\x00\x42\x06\n\x04spec\"+\n\tFlowGrant\x12\x0f\n\x07records\x18\x01 \x01(\x03\x12\r\n\x05\x62ytes\x18\x02 \x01(\x03*o\n\x05\x43odec\x12\x15\n\x11\x43ODEC_UNSPECIFIED\x10\x00\x12\x0e\n\nCODEC_NONE\x10\x01\x12\x0e\n\nCODEC_GZIP\x10\x02\x12\x0e\n\nCODEC_ZSTD\x10\x03\x12\r\n\tCODEC_LZ4\x10\x04\x12\x10\n\x0c\x43ODEC_SNAPPY\x10\x05*[\n\nOffsetEdge\x12\x1b\n\x17OFFSET_EDGE_UNSPECIFIED\x10\x00\x12\x18\n\x14OFFSET_EDGE_EARLIEST\x10\x01\x12\x16\n\x12OFFSET_EDGE_LATEST\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'cursus.v1.records_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CODEC']._serialized_start=866
-  _globals['_CODEC']._serialized_end=977
-  _globals['_OFFSETEDGE']._serialized_start=979
-  _globals['_OFFSETEDGE']._serialized_end=1070
+  _globals['_CODEC']._serialized_start=896
+  _globals['_CODEC']._serialized_end=1007
+  _globals['_OFFSETEDGE']._serialized_start=1009
+  _globals['_OFFSETEDGE']._serialized_end=1100
   _globals['_HEADER']._serialized_start=38
-  _globals['_HEADER']._serialized_end=74
-  _globals['_RECORD']._serialized_start=77
-  _globals['_RECORD']._serialized_end=339
-  _globals['_RECORDSET']._serialized_start=341
-  _globals['_RECORDSET']._serialized_end=388
-  _globals['_RECORDBATCH']._serialized_start=391
-  _globals['_RECORDBATCH']._serialized_end=664
-  _globals['_TOPICPARTITION']._serialized_start=666
-  _globals['_TOPICPARTITION']._serialized_end=716
-  _globals['_OFFSETSPEC']._serialized_start=718
-  _globals['_OFFSETSPEC']._serialized_end=819
-  _globals['_FLOWGRANT']._serialized_start=821
-  _globals['_FLOWGRANT']._serialized_end=864
+  _globals['_HEADER']._serialized_end=89
+  _globals['_RECORD']._serialized_start=92
+  _globals['_RECORD']._serialized_end=369
+  _globals['_RECORDSET']._serialized_start=371
+  _globals['_RECORDSET']._serialized_end=418
+  _globals['_RECORDBATCH']._serialized_start=421
+  _globals['_RECORDBATCH']._serialized_end=694
+  _globals['_TOPICPARTITION']._serialized_start=696
+  _globals['_TOPICPARTITION']._serialized_end=746
+  _globals['_OFFSETSPEC']._serialized_start=748
+  _globals['_OFFSETSPEC']._serialized_end=849
+  _globals['_FLOWGRANT']._serialized_start=851
+  _globals['_FLOWGRANT']._serialized_end=894
 # @@protoc_insertion_point(module_scope)

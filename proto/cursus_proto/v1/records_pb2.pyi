@@ -92,18 +92,20 @@ class Header(_message.Message):
     key: _builtins.str
     """The name. May repeat within a record; order is kept."""
     value: _builtins.bytes
-    """The value, any bytes."""
+    """The value, any bytes. Absent: null. An empty value is a value."""
     def __init__(
         self,
         *,
         key: _builtins.str = ...,
-        value: _builtins.bytes = ...,
+        value: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "key", b"key", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
 
 Global___Header: _TypeAlias = Header  # noqa: Y015
 
@@ -126,7 +128,9 @@ class Record(_message.Message):
     key: _builtins.bytes
     """Decides the partition and names what the record is about. Absent: no key. An empty key is a key."""
     value: _builtins.bytes
-    """The payload; may be empty."""
+    """The payload. Absent: null, which says that there is nothing under the key any more (a tombstone) or that a row of a
+    table has no value. An empty value is a value: whoever writes one writes the field with length 0.
+    """
     timestamp_ms: _builtins.int
     """When the event happened, in milliseconds since 1970, set by the producer. 0: the batch's append time stands in."""
     event_type: _builtins.bytes
@@ -151,7 +155,7 @@ class Record(_message.Message):
         self,
         *,
         key: _builtins.bytes | None = ...,
-        value: _builtins.bytes = ...,
+        value: _builtins.bytes | None = ...,
         timestamp_ms: _builtins.int = ...,
         headers: _abc.Iterable[Global___Header] | None = ...,
         event_type: _builtins.bytes = ...,
@@ -161,9 +165,9 @@ class Record(_message.Message):
         sequence: _builtins.int | None = ...,
         epoch: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_key", b"_key", "_sequence", b"_sequence", "epoch", b"epoch", "key", b"key", "sequence", b"sequence"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_key", b"_key", "_sequence", b"_sequence", "_value", b"_value", "epoch", b"epoch", "key", b"key", "sequence", b"sequence", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_key", b"_key", "_sequence", b"_sequence", "aggregate_version", b"aggregate_version", "epoch", b"epoch", "event_type", b"event_type", "headers", b"headers", "key", b"key", "metadata", b"metadata", "schema_version", b"schema_version", "sequence", b"sequence", "timestamp_ms", b"timestamp_ms", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_key", b"_key", "_sequence", b"_sequence", "_value", b"_value", "aggregate_version", b"aggregate_version", "epoch", b"epoch", "event_type", b"event_type", "headers", b"headers", "key", b"key", "metadata", b"metadata", "schema_version", b"schema_version", "sequence", b"sequence", "timestamp_ms", b"timestamp_ms", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
@@ -171,12 +175,16 @@ class Record(_message.Message):
     _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
     _WhichOneofReturnType__sequence: _TypeAlias = _typing.Literal["sequence"]  # noqa: Y015
     _WhichOneofArgType__sequence: _TypeAlias = _typing.Literal["_sequence", b"_sequence"]  # noqa: Y015
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch) -> _WhichOneofReturnType__epoch | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sequence) -> _WhichOneofReturnType__sequence | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
 
 Global___Record: _TypeAlias = Record  # noqa: Y015
 

@@ -64,7 +64,7 @@ class TopicConfig(_message.Message):
     content_deduplication: _builtins.bool
     """Recognise repeated anonymous single records by their content."""
     min_value_bytes: _builtins.int
-    """Refuse records whose value is smaller, in bytes."""
+    """Refuse records whose value is smaller, in bytes. A null has no size and is taken."""
     max_value_bytes: _builtins.int
     """Refuse records whose value is larger, in bytes."""
     @_builtins.property
@@ -513,7 +513,7 @@ class ListOffsetsRequest(_message.Message):
     """The topic."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The partitions. Empty: all."""
+        """The partitions, at most 10,000. Empty: all."""
 
     @_builtins.property
     def at(self) -> _records_pb2.OffsetSpec:
@@ -569,6 +569,8 @@ class ListedOffset(_message.Message):
     APPEND_TIME_MS_FIELD_NUMBER: _builtins.int
     EARLIEST_OFFSET_FIELD_NUMBER: _builtins.int
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    SYNCED_OFFSET_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """The partition."""
     offset: _builtins.int
@@ -579,6 +581,10 @@ class ListedOffset(_message.Message):
     """First offset that can be read."""
     next_offset: _builtins.int
     """The offset the next record will get."""
+    leader_epoch: _builtins.int
+    """The partition's leader epoch, for a reader that starts at `offset`."""
+    synced_offset: _builtins.int
+    """Everything below survives power loss. A reader that stays below never has to take anything back."""
     def __init__(
         self,
         *,
@@ -587,10 +593,12 @@ class ListedOffset(_message.Message):
         append_time_ms: _builtins.int | None = ...,
         earliest_offset: _builtins.int = ...,
         next_offset: _builtins.int = ...,
+        leader_epoch: _builtins.int = ...,
+        synced_offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_append_time_ms", b"_append_time_ms", "append_time_ms", b"append_time_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_append_time_ms", b"_append_time_ms", "append_time_ms", b"append_time_ms", "earliest_offset", b"earliest_offset", "next_offset", b"next_offset", "offset", b"offset", "partition", b"partition"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_append_time_ms", b"_append_time_ms", "append_time_ms", b"append_time_ms", "earliest_offset", b"earliest_offset", "leader_epoch", b"leader_epoch", "next_offset", b"next_offset", "offset", b"offset", "partition", b"partition", "synced_offset", b"synced_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__append_time_ms: _TypeAlias = _typing.Literal["append_time_ms"]  # noqa: Y015
     _WhichOneofArgType__append_time_ms: _TypeAlias = _typing.Literal["_append_time_ms", b"_append_time_ms"]  # noqa: Y015
@@ -610,7 +618,7 @@ class DeleteRecordsRequest(_message.Message):
     """The topic."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeleteRecordsPartition]:
-        """How far, a partition each."""
+        """How far, each partition once, at most 10,000."""
 
     def __init__(
         self,

@@ -26,7 +26,9 @@ if _version_not_supported:
 
 
 class TopicServiceStub:
-    """Topics and their partitions. A topic name has 1 to 249 letters, digits, `.`, `_` and `-`, and is not `.` or `..`.
+    """Topics and their partitions. Every list in a request of this and the other services has a bound: INVALID_ARGUMENT
+    (TOO_MANY_ITEMS) for a longer one, (REQUEST_TOO_LARGE) for more than 4 MiB without records. A topic name has 1 to 249
+    letters, digits, `.`, `_` and `-`, and is not `.` or `..`.
     """
 
     def __init__(self, channel):
@@ -78,7 +80,9 @@ class TopicServiceStub:
 
 
 class TopicServiceServicer:
-    """Topics and their partitions. A topic name has 1 to 249 letters, digits, `.`, `_` and `-`, and is not `.` or `..`.
+    """Topics and their partitions. Every list in a request of this and the other services has a bound: INVALID_ARGUMENT
+    (TOO_MANY_ITEMS) for a longer one, (REQUEST_TOO_LARGE) for more than 4 MiB without records. A topic name has 1 to 249
+    letters, digits, `.`, `_` and `-`, and is not `.` or `..`.
     """
 
     def CreateTopic(self, request, context):
@@ -191,7 +195,9 @@ def add_TopicServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TopicService:
-    """Topics and their partitions. A topic name has 1 to 249 letters, digits, `.`, `_` and `-`, and is not `.` or `..`.
+    """Topics and their partitions. Every list in a request of this and the other services has a bound: INVALID_ARGUMENT
+    (TOO_MANY_ITEMS) for a longer one, (REQUEST_TOO_LARGE) for more than 4 MiB without records. A topic name has 1 to 249
+    letters, digits, `.`, `_` and `-`, and is not `.` or `..`.
     """
 
     @staticmethod

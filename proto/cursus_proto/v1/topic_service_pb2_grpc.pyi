@@ -27,7 +27,10 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class TopicServiceStub:
-    """Topics and their partitions. A topic name has 1 to 249 letters, digits, `.`, `_` and `-`, and is not `.` or `..`."""
+    """Topics and their partitions. Every list in a request of this and the other services has a bound: INVALID_ARGUMENT
+    (TOO_MANY_ITEMS) for a longer one, (REQUEST_TOO_LARGE) for more than 4 MiB without records. A topic name has 1 to 249
+    letters, digits, `.`, `_` and `-`, and is not `.` or `..`.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -56,7 +59,10 @@ class TopicServiceStub:
 
 @_typing.type_check_only
 class TopicServiceAsyncStub(TopicServiceStub):
-    """Topics and their partitions. A topic name has 1 to 249 letters, digits, `.`, `_` and `-`, and is not `.` or `..`."""
+    """Topics and their partitions. Every list in a request of this and the other services has a bound: INVALID_ARGUMENT
+    (TOO_MANY_ITEMS) for a longer one, (REQUEST_TOO_LARGE) for more than 4 MiB without records. A topic name has 1 to 249
+    letters, digits, `.`, `_` and `-`, and is not `.` or `..`.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateTopic: _aio.UnaryUnaryMultiCallable[_topic_service_pb2.CreateTopicRequest, _topic_service_pb2.CreateTopicResponse]  # type: ignore[assignment]
@@ -81,7 +87,10 @@ class TopicServiceAsyncStub(TopicServiceStub):
     """Deletes the oldest records of partitions, for good. OUT_OF_RANGE (OFFSET_OUT_OF_RANGE) beyond the end."""
 
 class TopicServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Topics and their partitions. A topic name has 1 to 249 letters, digits, `.`, `_` and `-`, and is not `.` or `..`."""
+    """Topics and their partitions. Every list in a request of this and the other services has a bound: INVALID_ARGUMENT
+    (TOO_MANY_ITEMS) for a longer one, (REQUEST_TOO_LARGE) for more than 4 MiB without records. A topic name has 1 to 249
+    letters, digits, `.`, `_` and `-`, and is not `.` or `..`.
+    """
 
     @_abc_1.abstractmethod
     def CreateTopic(

@@ -38,7 +38,7 @@ async def kill_while(broker: Broker, progress: Callable[[], int], load: Awaitabl
 async def stored(broker: Broker) -> dict[TopicPartition, list[bytes]]:
     async with AsyncConsumer(broker.address) as consumer:
         return {
-            TopicPartition(TOPIC, partition): [record.value async for record in consumer.range(TOPIC, partition)]
+            TopicPartition(TOPIC, partition): [record.value or b"" async for record in consumer.range(TOPIC, partition)]
             for partition in range(PARTITIONS)
         }
 
@@ -82,7 +82,7 @@ async def test_asyncio_clients_over_a_broker_that_is_killed(acks: Any) -> None:
         async def consume() -> None:
             async with AsyncConsumer(broker.address, group="g", topics=[TOPIC], auto_commit_interval_ms=50) as consumer:
                 async for record in consumer:
-                    seen.add(record.value)
+                    seen.add(record.value or b"")
                     if len(seen) == total:
                         return
 
@@ -116,7 +116,7 @@ async def test_blocking_clients_over_a_broker_that_is_killed() -> None:
         def consume() -> None:
             with Consumer(broker.address, group="g", topics=[TOPIC], auto_commit_interval_ms=50) as consumer:
                 for record in consumer:
-                    seen.add(record.value)
+                    seen.add(record.value or b"")
                     if len(seen) == total:
                         return
 

@@ -16,8 +16,13 @@ from cursus_grpc import Consumer, Record, TopicPartition
 SESSION_TIMEOUT_MS = 2_000
 
 
+def text(record: Record) -> str:
+    assert record.value is not None
+    return record.value.decode()
+
+
 def say(record: Record) -> None:
-    sys.stdout.write(f"{record.partition} {record.offset} {record.value.decode()}\n")
+    sys.stdout.write(f"{record.partition} {record.offset} {text(record)}\n")
 
 
 def commit_to_the_group(consumer: Consumer, topic: str) -> None:
@@ -44,7 +49,7 @@ def commit_to_the_database(consumer: Consumer, topic: str, path: str) -> None:
         row = database.execute("SELECT next FROM offsets WHERE partition = ?", (record.partition,)).fetchone()
         # Somebody else may have been given the partition while this process slept.
         if (row[0] if row else 0) == record.offset:
-            database.execute("INSERT INTO results VALUES (?)", (record.value.decode(),))
+            database.execute("INSERT INTO results VALUES (?)", (text(record),))
             database.execute("REPLACE INTO offsets VALUES (?, ?)", (record.partition, record.offset + 1))
         database.execute("COMMIT")
         say(record)

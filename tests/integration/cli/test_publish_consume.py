@@ -45,6 +45,26 @@ async def test_json_lines_copy_a_topic_whole(cli: Cli) -> None:
     assert after["headers"] == [{"name": "a", "value": "1"}, {"name": "a", "value": "2"}]
 
 
+async def test_null_and_empty_are_told_apart_in_every_form(cli: Cli) -> None:
+    topic, copy = await cli.topic(), await cli.topic()
+    lines = b'{"key": "a", "value": null, "headers": [{"name": "h", "value": null}]}\n{"key": "b", "value": ""}\n'
+    await cli.ok("publish", topic, "--format", "json", stdin=lines)
+    await cli.ok("publish", topic, "-K", ":", "-Z", stdin=b"c:\nd:tea\n")
+    await cli.ok("publish", topic, "-k", "e", "-v", "", "--null")
+    await cli.ok("publish", topic, "-k", "f", "-v", "")
+    printed = await cli.ok("consume", topic, "--output", "json")
+    values = [line["value"] for line in printed.json_lines]
+    assert values == [None, "", None, "tea", None, ""]
+    assert printed.json_lines[0]["headers"] == [{"name": "h", "value": None}]
+    await cli.ok("publish", copy, "--format", "json", stdin=printed.stdout)
+    assert [line["value"] for line in (await cli.ok("consume", copy, "-f", "json")).json_lines] == values
+    assert (await cli.ok("consume", topic)).text == "\n\n\ntea\n\n\n"
+    assert (await cli.ok("consume", topic, "-Z")).text == "NULL\n\nNULL\ntea\nNULL\n\n"
+    assert (await cli.ok("consume", topic, "-f", "%k%S ")).text == "a-1 b0 c-1 d3 e-1 f0 "
+    refused = await cli.run("publish", topic, "--format", "json", "--null", stdin=b"")
+    assert (refused.status, "in JSON a null is" in refused.stderr) == (2, True)
+
+
 async def test_a_bad_json_line_is_named_and_what_stood_before_it_is_kept(cli: Cli) -> None:
     topic = await cli.topic()
     refused = await cli.run("publish", topic, "--format", "json", stdin=b'{"value": "a"}\n{oops\n{"value": "c"}\n')

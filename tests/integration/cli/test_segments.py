@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from cursus_proto.v1 import publish_service_pb2 as publish_pb
+from cursus_proto.v1.records_pb2 import CODEC_ZSTD, Record
 from tests.harness.clients import Client
 from tests.harness.processes import BrokerProcess
 from tests.harness.terminal import CURSUS, Outcome, command_environment, run_piped
@@ -97,6 +99,31 @@ async def test_a_flipped_byte_in_a_header_costs_only_its_entry(stopped: Path, at
     [damage] = [line for line in (await inspect(stopped, "-o", "json")).json_lines if line["kind"] == "damage"]
     assert (damage["position"], damage["offset"]) == (victim["position"], victim["base_offset"])
     assert (damage["next_position"], damage["next_offset"]) == (following["position"], following["base_offset"])
+
+
+async def test_records_are_shown_with_null_and_empty_told_apart(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    garbage = publish_pb.PublishRequest(
+        topic="orders", partition=0, codec=CODEC_ZSTD, record_count=2, compressed_records=b"not zstd"
+    )
+    async with BrokerProcess.start(data) as broker, Client.connect(broker.grpc) as client:
+        await client.create_topic("orders")
+        await client.publish("orders", [Record(key=b"a"), Record(key=b"b", value=b""), Record(value=b"\xff")])
+        await client.publishing.Publish(garbage)
+    told = await inspect(data, "--records", "-o", "json")
+    shown = [line for line in told.json_lines if line["kind"] == "record"]
+    assert [(line["offset"], line["key"], line.get("value", "absent")) for line in shown] == [
+        (0, "a", None),
+        (1, "b", ""),
+        (2, None, "absent"),
+    ]
+    assert shown[2]["value_base64"] == "/w=="
+    [unreadable] = [line for line in told.json_lines if line["kind"] == "unreadable"]
+    assert "undecodable" in unreadable["cause"]
+    assert (told.status, told.json_lines[-1]["damage"]) == (0, 0)
+    text = (await inspect(data, "--records")).text
+    assert '"key": "a", "value": null}' in text
+    assert '"key": "b", "value": ""}' in text
 
 
 async def test_several_damages_are_all_found(stopped: Path) -> None:

@@ -6,6 +6,11 @@ import pytest
 
 from cursus_grpc import BEGINNING, END, Timestamp, TopicConfig, TopicPartition, errors
 from cursus_grpc.testing import Broker
+from cursus_grpc.types import OffsetAndMetadata
+from cursus_proto import chain
+from cursus_proto import records as record_sets
+from cursus_proto.v1 import records_pb2
+from tests.harness.clients import Client
 from tests.integration.client.faces import Face
 
 
@@ -109,3 +114,69 @@ async def test_the_cluster_describes_itself(face: Face, broker: Broker, topic: s
         assert info.cluster_id == cluster.cluster_id
         assert info.topic_count >= 1
         assert info.disk_total_bytes > info.disk_free_bytes > 0
+
+
+async def test_more_than_one_request_may_name_is_split(face: Face, broker: Broker, topic: str) -> None:
+    places = [TopicPartition(topic, number) for number in range(10_001)]
+    async with face.admin(broker.address) as admin:
+        assert list(await admin.list_offsets(topic, END, [0] * 10_001)) == [0]
+        committed = await admin.fetch_offsets("many", places)
+        assert committed.keys() == set(places)
+        with pytest.raises(errors.CommitFailed) as failed:
+            await admin.commit_offsets("many", dict.fromkeys(places, 0))
+        assert failed.value.errors.keys() == set(places[2:])
+        notes = {place: OffsetAndMetadata(0, "n" * 4_000) for place in places[2:2_002]}
+        with pytest.raises(errors.CommitFailed) as failed:
+            await admin.commit_offsets("many", notes)
+        assert failed.value.errors.keys() == notes.keys()
+        with pytest.raises(errors.PartitionNotFound):
+            await admin.reset_offsets("many", dict.fromkeys(places, BEGINNING))
+        found = await admin.describe_cluster([topic, *(f"missing-{number}" for number in range(10_000))])
+        assert [one.name for one in found.topics] == [topic]
+
+
+async def test_a_reset_in_several_requests_is_tried_before_any_of_it_is_done(
+    face: Face, broker: Broker, name: str
+) -> None:
+    async with face.admin(broker.address) as admin:
+        await admin.create_topic(name, 1)
+        async with face.producer(broker.address) as producer:
+            await producer.send(name, b"x", partition=0)
+        await admin.commit_offsets("careful", {TopicPartition(name, 0): 1})
+        to = dict.fromkeys([TopicPartition(name, number) for number in range(10_001)], BEGINNING)
+        with pytest.raises(errors.PartitionNotFound):
+            await admin.reset_offsets("careful", to)
+        committed = await admin.fetch_offsets("careful")
+        assert committed[TopicPartition(name, 0)].offset == 1
+
+
+async def producer_ids(broker: Broker, topic: str) -> list[bytes]:
+    """Who sent the batches of partition 0."""
+    async with Client.connect(broker.address) as client:
+        return [batch.producer_id for batch in (await client.fetch(topic, 0, 0)).batches]
+
+
+async def test_producers_are_described_and_released(face: Face, broker: Broker, topic: str) -> None:
+    async with face.producer(broker.address, batch_records=1) as producer:
+        for number in range(3):
+            await face.result(await producer.send(topic, b"%d" % number, partition=0))
+        (name,) = set(await producer_ids(broker, topic))
+        checksum = chain.EMPTY
+        for number in range(3):
+            packed = record_sets.pack([records_pb2.Record(value=b"%d" % number)])
+            checksum = chain.extend(checksum, number, 1, record_sets.checksum(packed))
+        async with face.admin(broker.address) as admin:
+            unknown = [b"unknown %d" % number for number in range(1_500)]
+            found = await admin.describe_producers(topic, 0, [*unknown, name])
+            assert found.keys() == {name}
+            state = found[name]
+            assert (state.epoch, state.next_sequence, state.checksum, state.incomplete) == (0, 3, checksum, False)
+            assert state.last_append_time_ms > 0
+            assert await admin.release_producers(topic, 0, dict.fromkeys([*unknown, name], 0)) == 1
+            assert await admin.describe_producers(topic, 0, [name]) == {}
+            with pytest.raises(errors.PartitionNotFound):
+                await admin.describe_producers(topic, 99, [name])
+        # Nothing of it was in flight: it goes on in a new epoch.
+        assert (await face.result(await producer.send(topic, b"3", partition=0))).offset == 3
+        async with face.admin(broker.address) as admin:
+            assert (await admin.describe_producers(topic, 0, [name]))[name].epoch == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cursus_grpc import TLS, Admin, errors
+from cursus_grpc import TLS, Admin, AsyncProducer, errors
 from cursus_grpc.testing import Broker
 from tests.harness.certificates import Authority
 from tests.harness.waiting import eventually
@@ -50,16 +51,81 @@ async def fate(face: Face, delivery: Any) -> errors.CursusError | None:
 # The broker is away
 
 
-async def test_sending_to_nobody_is_told_within_the_time_given(face: Face, nobody: str) -> None:
-    async with face.producer(nobody, max_block_s=SHORT_S) as producer:
-        with pytest.raises(errors.BrokerUnreachable, match="no broker answers"):
+@pytest.mark.parametrize("on_full", ["block", "raise"])
+async def test_send_returns_although_nobody_is_there_and_the_delivery_says_why_it_failed(
+    face: Face, nobody: str, on_full: str
+) -> None:
+    told: list[Any] = []
+    options = {"delivery_timeout_s": 2.0, "max_block_s": NEVER_S, "on_full": on_full}
+    async with face.producer(nobody, on_delivery=lambda *one: told.append(one), **options) as producer:
+        began = time.monotonic()
+        deliveries = [await producer.send("t", b"x", partition=number) for number in range(3)]
+        assert not any(delivery.done() for delivery in deliveries)
+        for delivery in deliveries:
+            error = await fate(face, delivery)
+            assert isinstance(error, errors.DeliveryTimeout)
+            assert not error.maybe_stored
+            assert f"no broker answers at {nobody}: Connection refused" in str(error)
+            assert isinstance(error.__cause__, errors.BrokerUnreachable)
+        assert time.monotonic() - began < NEVER_S
+    assert [place for place, _ in told] == [None] * 3
+
+
+async def test_without_a_broker_the_buffer_alone_says_how_much_is_taken(face: Face, nobody: str) -> None:
+    async with face.producer(nobody, buffer_bytes=1_000, on_full="raise") as producer:
+        for _ in range(10):
+            await producer.send("t", b"x" * 96)  # 100 bytes encoded
+        with pytest.raises(errors.BufferFull):
             await producer.send("t", b"x")
+        await producer.close(timeout_s=0.0)
+
+
+async def test_send_waits_for_room_no_longer_than_a_record_may_take(face: Face, nobody: str) -> None:
+    options = {"buffer_bytes": 1_000, "max_block_s": 10 * NEVER_S, "delivery_timeout_s": SHORT_S}
+    async with face.producer(nobody, **options) as producer:
+        for _ in range(10):
+            await producer.send("t", b"x" * 96)
+        began = time.monotonic()
+        # It is taken when the others have failed, if that comes first.
+        with contextlib.suppress(errors.BufferFull):
+            await producer.send("t", b"x" * 900)
+        assert time.monotonic() - began < NEVER_S
+
+
+async def test_send_that_waits_for_room_can_be_cancelled(nobody: str) -> None:
+    async with AsyncProducer(nobody, buffer_bytes=1_000) as producer:
+        await producer.send("t", b"x" * 900)
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await producer.send("t", b"x" * 900)
+        await producer.close(timeout_s=0.0)
+
+
+async def test_closing_fails_what_waited_for_a_broker(face: Face, nobody: str) -> None:
+    async with face.producer(nobody) as producer:
+        deliveries = [await producer.send("t", b"x") for _ in range(3)]
+        assert not await producer.flush(SHORT_S)
+        await producer.close(timeout_s=SHORT_S)
+    for delivery in deliveries:
+        assert isinstance(await fate(face, delivery), errors.ClientClosed)
 
 
 async def test_asking_nobody_is_told_within_the_time_given(face: Face, nobody: str) -> None:
     async with face.admin(nobody, request_timeout_s=SHORT_S) as admin:
-        with pytest.raises(errors.BrokerUnreachable):
+        with pytest.raises(errors.BrokerUnreachable, match="Connection refused"):
             await admin.list_topics()
+
+
+async def test_connecting_tells_at_once_why_it_failed(face: Face, nobody: str, own_broker: Broker) -> None:
+    async with face.admin(f"{nobody},nobody.invalid:1", request_timeout_s=NEVER_S) as admin:
+        began = time.monotonic()
+        with pytest.raises(errors.BrokerUnreachable, match=r"at nobody\.invalid:1: ") as caught:
+            await admin.connect(NEVER_S)
+        assert time.monotonic() - began < NEVER_S
+        assert f"at {nobody}: Connection refused" in str(caught.value)
+    async with face.admin(f"{nobody},{own_broker.address}") as admin:
+        await admin.connect()
 
 
 @pytest.mark.parametrize("group", ["g", None])
@@ -85,12 +151,18 @@ async def test_the_second_address_serves_while_the_first_is_away(face: Face, nob
         assert (await consumer.poll(NEVER_S)).value == b"x"
 
 
-async def test_a_broker_that_comes_late_is_waited_for(face: Face, own_broker: Broker) -> None:
-    own_broker.stop()
-    async with face.producer(own_broker.address) as producer:
-        sending = asyncio.ensure_future(producer.send("t", b"x"))
+async def test_a_broker_that_comes_late_is_waited_for_and_gets_the_records_in_order(
+    face: Face, own_broker: Broker
+) -> None:
+    await asyncio.to_thread(own_broker.stop)
+    # Lingering for ever: what waited for its partitions is flushed as everything else is.
+    async with face.producer(own_broker.address, batch_records=7, linger_ms=600_000) as producer:
+        deliveries = [await producer.send("t", b"%d" % number, b"key") for number in range(1_500)]
+        flushing = asyncio.ensure_future(producer.flush(NEVER_S)) if isinstance(producer, AsyncProducer) else None
         await asyncio.to_thread(own_broker.restart)
-        assert (await face.result(await sending)).offset == 0
+        assert await (flushing or producer.flush(NEVER_S))
+        assert [(await face.result(delivery)).offset for delivery in deliveries] == list(range(1_500))
+    assert [int(value) for value in await values(face, own_broker)] == list(range(1_500))
 
 
 async def test_records_taken_before_the_broker_went_away_time_out_as_not_stored(face: Face, own_broker: Broker) -> None:
@@ -170,10 +242,18 @@ async def test_a_final_refusal_costs_the_batch_it_is_for(face: Face, own_broker:
     assert await values(face, own_broker) == [b"first", *kept]
 
 
-async def test_an_unknown_topic_is_told_by_send_and_by_poll(face: Face, own_broker: Broker) -> None:
+async def test_an_unknown_topic_is_told_by_the_delivery_and_by_poll_until_it_is_created(
+    face: Face, own_broker: Broker
+) -> None:
     async with face.producer(own_broker.address) as producer:
-        with pytest.raises(errors.TopicNotFound, match="'nope'"):
-            await producer.send("nope", b"x")
+        error = await fate(face, await producer.send("nope", b"x"))
+        assert isinstance(error, errors.TopicNotFound)
+        assert "'nope'" in str(error)
+        async with face.admin(own_broker.address) as admin:
+            await admin.create_topic("nope", 1)
+        assert await fate(face, await producer.send("nope", b"x")) is None
+        async with face.admin(own_broker.address) as admin:
+            await admin.delete_topic("nope")
     async with face.consumer(own_broker.address) as consumer:
         await consumer.assign([("nope", 0)])
         with pytest.raises(errors.TopicNotFound):
@@ -192,6 +272,8 @@ async def test_a_record_too_large_for_the_broker_is_refused_at_once_and_alone(fa
         with Admin(broker.address) as admin:
             admin.create_topic("t", 1)
         async with face.producer(broker.address) as producer:
+            # How much that is has to be asked for, too.
+            assert isinstance(await fate(face, await producer.send("t", b"x" * 11_000)), errors.RecordTooLarge)
             await producer.send("t", b"x" * 9_000)
             with pytest.raises(errors.RecordTooLarge, match="at most 10240"):
                 await producer.send("t", b"x" * 11_000)
@@ -305,11 +387,17 @@ async def test_wrong_tls_is_told_as_what_it_is(
     ]
     for address, tls, why in cases:
         async with face.producer(address, tls=tls) as producer:
-            with pytest.raises(errors.TlsFailed, match=why):
-                await producer.send("t", b"x")
+            error = await fate(face, await producer.send("t", b"x"))
+            assert isinstance(error, errors.TlsFailed)
+            assert why in str(error)
         async with face.consumer(address, tls=tls, group="g", topics=["t"]) as consumer:
             with pytest.raises(errors.TlsFailed, match=why):
                 await consumer.poll(NEVER_S)
         async with face.admin(address, tls=tls) as admin:
             with pytest.raises(errors.TlsFailed, match=why):
                 await admin.list_topics()
+
+
+async def test_certificates_that_are_not_there_are_told_before_anything_is_sent(face: Face, nobody: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        await face.producer(nobody, tls=TLS(ca="missing.pem")).__aenter__()

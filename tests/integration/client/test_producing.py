@@ -42,6 +42,22 @@ async def test_a_record_arrives_as_it_was_sent(face: Face, broker: Broker, topic
     assert record.metadata == b"note"
 
 
+async def test_null_empty_and_some_arrive_as_they_were_sent(face: Face, broker: Broker, topic: str) -> None:
+    values = [None, b"", b"v", "", None]
+    headers = [("null", None), ("empty", b"")]
+    async with face.producer(broker.address) as producer:
+        for value in values:
+            await producer.send(topic, value, b"k", partition=0)
+            await producer.send(topic, value, headers=headers, partition=1)
+        await producer.flush()
+        with pytest.raises(TypeError):
+            await producer.send(topic)  # a null has to be said
+    for partition in range(2):
+        found = await read_all(face, broker, topic, partition)
+        assert [record.value for record in found] == [None, b"", b"v", b"", None]
+        assert {record.headers for record in found} == ({tuple(headers)} if partition else {()})
+
+
 @pytest.mark.parametrize("compression", ["none", "gzip", "zstd", "lz4", "snappy"])
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 async def test_every_codec_and_every_kind_of_acknowledgement_stores(
@@ -105,7 +121,9 @@ async def test_new_partitions_are_found(face: Face, broker: Broker, admin: Admin
         stored = await face.result(await producer.send(topic, b"x", partition=4))
         assert stored.partition == 4
         with pytest.raises(errors.PartitionNotFound):
-            await producer.send(topic, b"x", partition=5)
+            await face.result(await producer.send(topic, b"x", partition=5))
+        with pytest.raises(errors.PartitionNotFound):
+            await producer.send(topic, b"x", partition=-1)
 
 
 async def test_a_topic_made_anew_is_written_from_its_beginning(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+
 import pytest
 
 from cursus_grpc import Admin, Consumer, Producer, errors
@@ -21,7 +24,7 @@ def publish(broker: Broker, *values: bytes) -> list[int]:
         return [producer.send("t", value).result().offset for value in values]
 
 
-def read(broker: Broker) -> list[bytes]:
+def read(broker: Broker) -> list[bytes | None]:
     with Consumer(broker.address) as consumer:
         return [record.value for record in consumer.range("t", 0)]
 
@@ -50,6 +53,21 @@ def test_it_keeps_address_and_data_over_restarts(kit: Broker, end: str) -> None:
         assert broker.address == address
         publish(broker, b"after")
         assert read(broker) == [b"before", b"after"]
+
+
+def test_it_waits_for_its_address_if_somebody_else_has_got_it(kit: Broker) -> None:
+    """Somebody's outgoing connection may get the port while the broker is away."""
+    with kit as broker:
+        host, _, port = broker.address.rpartition(":")
+        broker.stop()
+        with socket.create_server((host, int(port))):
+            starting = threading.Thread(target=broker.start)
+            starting.start()
+            starting.join(0.5)
+            assert starting.is_alive()
+        starting.join()
+        with Admin(broker.address) as admin:
+            admin.create_topic("t", 1)
 
 
 def test_two_brokers_do_not_know_each_other() -> None:

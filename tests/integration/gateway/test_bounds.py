@@ -8,7 +8,8 @@ import gzip
 import random
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
+from functools import partial
 from pathlib import Path
 
 import cramjam
@@ -16,9 +17,14 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from tests.harness.gateway import LegacyClient, Stack, envelope, framed, read_batch, running_stack
+from cursus_proto import codecs
+from cursus_proto.v1 import publish_service_pb2 as publish_pb
+from cursus_proto.v1 import records_pb2
+from tests.harness.clients import Client
+from tests.harness.gateway import GatewayProcess, LegacyClient, Stack, envelope, framed, read_batch, running_stack
 from tests.harness.legacy_reader import Storable, storable
 from tests.harness.legacy_wire import LAYOUT_D, LAYOUT_S, Message, batch_body
+from tests.harness.memory import peak_of
 from tests.harness.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -119,6 +125,77 @@ async def test_many_large_frames_that_never_end_share_a_bounded_memory(stack: St
         assert (await client.publish(large))["status"] == "OK"
 
 
+async def test_large_frames_that_are_announced_and_not_sent_cost_nothing(stack: Stack) -> None:
+    """Four of them kept everybody else's large frames out, until their deadline."""
+    announced = [await LegacyClient.open(stack.gateway.tcp) for _ in range(100)]
+    try:
+        for client in announced:
+            client.writer.write((64 * MIB).to_bytes(4, "big") + b"x")
+        async with stack.connect() as client:
+            large = batch_body([Message(payload=b"z" * (8 * MIB))], partition=2)
+            assert (await client.publish(large))["status"] == "OK"
+    finally:
+        for client in announced:
+            client.abort()
+
+
+async def test_small_frames_that_unpack_to_much_share_a_bounded_memory(tmp_path: Path) -> None:
+    """Eighteen of two kilobytes took 1.4 GB while they waited for a broker."""
+    packed = bytes(cramjam.zstd.compress(batch_body([Message(payload=bytes(60 * MIB))], idempotent=True)))
+    assert len(packed) < 8 * 1024
+    nobody = "127.0.0.1:1"
+    async with GatewayProcess.start(nobody, tmp_path, "--grace-ms", "0") as gateway:
+        before = peak_of(gateway.pid)
+        clients = [await LegacyClient.open(gateway.tcp) for _ in range(18)]
+        try:
+            for client in clients:
+                client.send(packed)
+
+            arrived: bool = await eventually(partial(has_received, gateway, 18))
+            assert arrived
+            async with LegacyClient.connect(gateway.tcp) as other:
+                for _ in range(20):
+                    assert "CREATE" in await other.ask("HELP")
+            for client in clients[:2]:  # One on each stream has been on its way for as long as it may.
+                answer = await client.receive()
+                assert answer is not None
+                assert answer.startswith(b"ERROR: broker_unavailable"), answer
+        finally:
+            for client in clients:
+                client.abort()
+        # What is being unpacked or waits for its turn, and a batch on its way to the broker on each of two streams.
+        assert peak_of(gateway.pid) - before < (512 + 2 * 3 * 64) * MIB
+
+
+@pytest.mark.parametrize("claimed", [1, 1_000_000])
+async def test_a_stored_set_that_unpacks_to_too_much_is_said_to_whoever_reads_it(stack: Stack, claimed: int) -> None:
+    """Delivering one of 3.7 kB took 3.2 GB."""
+    topic = f"heavy-{claimed}"
+    await stack.ask(f"CREATE topic={topic} partitions=1")
+    packed = codecs.compress(records_pb2.CODEC_ZSTD, b"\n\0" * 20_000_000)
+    async with Client.connect(stack.broker.grpc) as broker:
+        request = publish_pb.PublishRequest(
+            topic=topic,
+            partition=0,
+            codec=records_pb2.CODEC_ZSTD,
+            compressed_records=packed,
+            record_count=claimed,
+            deduplication=publish_pb.DEDUPLICATION_NONE,
+        )
+        await broker.publishing.Publish(request)
+        await broker.publish(topic, [b"behind it"], partition=0)
+    before = peak_of(stack.gateway.pid)
+    said = f"ERROR: batch_too_large topic={topic} partition=0 offset=0 next_offset={claimed}"
+    async with stack.connect() as client:
+        assert (await client.consume(topic)).decode() == said
+        (behind,) = read_batch(await client.consume(topic, 0, claimed))
+        assert behind["payload"] == b"behind it"
+        client.send(envelope(f"STREAM topic={topic} partition=0 offset=0 group=g member=m generation=1"))
+        assert await client.receive() == said.encode()
+        assert await client.closed()
+    assert peak_of(stack.gateway.pid) - before < 250 * MIB
+
+
 async def test_connections_that_break_off_anywhere_leave_nothing_behind(stack: Stack) -> None:
     await stack.ask("LIST topic=orders")
     before = descriptors(stack)
@@ -182,8 +259,8 @@ SEEDS = (
 )
 
 
-async def frames_received(stack: Stack) -> int:
-    host, _, port = stack.gateway.address("metrics").rpartition(":")
+async def frames_received(gateway: GatewayProcess) -> int:
+    host, _, port = gateway.address("metrics").rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     text = (await reader.read()).decode()
@@ -191,7 +268,11 @@ async def frames_received(stack: Stack) -> int:
     return int(float(text.split("\ncursus_gateway_frames_total ")[1].split("\n")[0]))
 
 
-async def everything_stored(client: LegacyClient, but: tuple[str, ...]) -> Counter[Storable]:
+async def has_received(gateway: GatewayProcess, count: int) -> bool:
+    return await frames_received(gateway) >= count
+
+
+async def everything_stored(client: LegacyClient, but: Collection[str]) -> Counter[Storable]:
     """Every record of every topic, with its topic and partition."""
     stored: Counter[Storable] = Counter()
     for topic in (await client.ask("LIST")).split(", "):
@@ -223,13 +304,14 @@ async def test_fuzzed_frames_crash_nothing_and_store_nothing_wrong(stack: Stack)
     """Mutations of every kind of frame, and pure garbage. Whatever is stored then was sent like this by somebody, and
     not more often; a canary topic comes through untouched."""
     await stack.ask("CREATE topic=canary partitions=1")
-    await stack.ask("CREATE topic=target partitions=4")
     async with stack.connect() as client:
+        others = (await client.ask("LIST")).split(", ")  # of the tests before, and the canary
         await client.publish(batch_body([Message(1, b"c", payload=b"sings")], topic="canary"))
         canary = await client.consume("canary")
+    await stack.ask("CREATE topic=target partitions=4")
     before, memory = descriptors(stack), resident(stack)
     random_ = random.Random(20_261_116)
-    received = await frames_received(stack)
+    received = await frames_received(stack.gateway)
     sent: Counter[Storable] = Counter()
 
     async def storm() -> None:
@@ -246,13 +328,13 @@ async def test_fuzzed_frames_crash_nothing_and_store_nothing_wrong(stack: Stack)
                 await client.receive_all()
             client.abort()
 
-    while await frames_received(stack) - received < FUZZED_FRAMES:
+    while await frames_received(stack.gateway) - received < FUZZED_FRAMES:
         await asyncio.gather(*(storm() for _ in range(16)))
     assert stack.gateway.running
     assert "Traceback" not in stack.gateway.log
     async with stack.connect() as client:
         assert await client.consume("canary") == canary
-        stored = await everything_stored(client, but=("canary", "orders"))
+        stored = await everything_stored(client, but=others)
     assert stored.total() > FUZZED_FRAMES / 100  # So there is something to compare.
     assert unsent(stored, sent) == {}
     await eventually(lambda: descriptors(stack) <= before + 5)

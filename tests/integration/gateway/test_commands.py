@@ -44,6 +44,39 @@ ANSWERS = [
     ("4.2", "CREATE topic=fresh3 partitions=2", "OK topic=fresh3 partitions=2"),
     ("4.2", "CREATE topic=fresh3 partitions=1", "OK topic=fresh3 partitions=2"),
     ("4.2", "CREATE topic=fresh4 partitions=1 idempotent=true", "OK topic=fresh4 partitions=1 idempotent=true"),
+    ("4.2", "CREATE topic=fresh4 partitions=1 idempotent=false", "OK topic=fresh4 partitions=1 idempotent=true"),
+    (
+        "4.2",
+        "CREATE topic=fresh3 partitions=9 idempotent=true",
+        re.compile(
+            r'ERROR: unsupported_topic_policy reason="idempotent=true: the topic exists without idempotent, .*"'
+        ),
+    ),
+    ("4.2", "CREATE topic=fresh3 partitions=1", "OK topic=fresh3 partitions=2"),
+    (
+        "4.2",
+        "CREATE topic=fresh5 partitions=1 cleanup_policy=delete partitioner=hash_key auth_policy=open read_acl="
+        " replication_factor=1 idempotent=false event_sourcing=false retention_hours=5 retention_bytes=-1",
+        "OK topic=fresh5 partitions=1 retention_hours=5 retention_bytes=-1",
+    ),
+    ("4.2", "CREATE topic=fresh5 partitions=1 retention_hours=5", re.compile("OK topic=fresh5 partitions=1 .*")),
+    (
+        "4.2",
+        "CREATE topic=fresh5 retention_hours=6",
+        re.compile(r"ERROR: unsupported_topic_policy .*=5, and CREATE .*"),
+    ),
+    ("4.2", "DELETE topic=fresh5", "OK topic=fresh5 deleted=true"),
+    (
+        "4.2",
+        "CREATE topic=guarded partitions=1 auth_policy=acl read_acl=bob write_acl=bob",
+        "ERROR: unsupported_topic_policy class=validation retryable=false auth_policy=acl",
+    ),
+    (
+        "4.2",
+        "CREATE topic=guarded partitions=1 cleanup_policy=bogus",
+        "ERROR: invalid_topic_policy class=validation retryable=false cleanup_policy=bogus",
+    ),
+    ("4.2", "METADATA topic=guarded", "ERROR: topic_not_found topic=guarded"),
     ("4.2", "CREATE topic=a/b", re.compile(r"ERROR: invalid_topic_name reason=\".*\"")),
     ("4.2", "CREATE partitions=3", "ERROR: missing_topic command=CREATE"),
     ("4.2", "CREATE topic=x partitions=0", "ERROR: invalid_partitions command=CREATE value=0"),
@@ -175,7 +208,7 @@ ANSWERS = [
     (
         "4.21",
         "METADATA other",
-        re.compile(rf"OK topic=other partitions=2 leaders={HOST}:\d+,{HOST}:\d+ epochs=0,0"),
+        re.compile(rf"OK topic=other partitions=2 leaders={HOST}:\d+,{HOST}:\d+ epochs=\d+,\d+"),
     ),
     ("4.21", "METADATA topic=nope", "ERROR: topic_not_found topic=nope"),
     # 4.22

@@ -15,6 +15,8 @@ import pytest
 import pytest_asyncio
 
 from cursus_proto.v1 import topic_service_pb2, topic_service_pb2_grpc
+from cursus_proto.v1.records_pb2 import Record
+from tests.harness.clients import Client
 from tests.harness.gateway import GatewayProcess, LegacyClient, Stack, envelope, read_batch, running_stack
 from tests.harness.legacy_wire import Message, batch_body
 
@@ -48,6 +50,18 @@ async def test_rule_2_answers_are_cut_at_16_mib_and_a_larger_message_goes_alone(
             sizes.append([len(m["payload"]) // MIB for m in messages])
             offset += len(messages)
     assert [size for group in sizes for size in group] == [6, 6, 6, 20]
+
+
+@pytest.mark.parametrize("count", [1, 100], ids=["record by record", "column by column"])
+async def test_a_null_arrives_empty_and_an_empty_payload_is_stored_empty(stack: Stack, topic: str, count: int) -> None:
+    async with stack.connect() as client, Client.connect(stack.broker.grpc) as modern:
+        await client.publish(batch_body([Message(payload=b"", key=b"k")] * count, topic=topic))
+        await modern.publish(topic, [Record(key=b"k")] * count)
+        await modern.publish(topic, [Record(key=b"k", value=value) for value in (None, b"", b"v")] * count)
+        found = read_batch(await client.consume(topic))
+        stored = [one.record for one in await modern.read_all(topic)]
+    assert [message["payload"] for message in found] == [b""] * 2 * count + [b"", b"", b"v"] * count
+    assert [one.HasField("value") for one in stored] == ([True] * count + [False] * count + [False, True, True] * count)
 
 
 async def test_rule_18_an_offset_beyond_the_end_is_an_empty_batch(stack: Stack, topic: str) -> None:

@@ -11,12 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cursus_gateway import delivery
-from cursus_gateway.columns import FEWEST_ROWS
 from cursus_gateway.delivery import Written, write_messages
 from cursus_proto import cutting
+from cursus_proto.columns.rows import FEWEST_ROWS
 from cursus_proto.cutting import StoredBatch, read_fetched
 from cursus_proto.internal.v1.opaque_pb2 import FetchedPartition, FetchResponse, RecordBatch
-from cursus_proto.records import MalformedRecordSet, pack
+from cursus_proto.records import MalformedRecordSet, decompress, pack
 from cursus_proto.v1.records_pb2 import CODEC_GZIP, CODEC_NONE, Record
 from tests.harness.legacy_wire import Message
 
@@ -82,24 +82,28 @@ def stored(draw: st.DrawFn) -> Stored:
     """Mostly alike, so that tables are made; one record may be of another kind."""
     count = draw(COUNTS)
     key_bytes = draw(st.sampled_from([0, 0, 1, 9, 130]))
-    payload_bytes = draw(st.sampled_from([1, 2, 30, 100, 121, 126, 127, 128, 300]))
+    payload_bytes = draw(st.sampled_from([None, 0, 1, 2, 30, 100, 121, 126, 127, 128, 300]))
     content = draw(st.binary(min_size=16, max_size=16))
     numbered = draw(st.sampled_from(["nowhere", "envelope", "records", "records, not one by one"]))
     first = draw(SEQUENCES)
     records = []
     for index in range(count):
         filling = (content + index.to_bytes(2, "big")) * 20
-        record = Record(value=filling[-payload_bytes:], key=filling[:key_bytes] if key_bytes else None)
+        record = Record(key=filling[:key_bytes] if key_bytes else None)
+        if payload_bytes is not None:
+            record.value = filling[len(filling) - payload_bytes :]
         if numbered.startswith("records"):
             record.sequence = first + (index * 7 % 50 if "not" in numbered else index)
         records.append(record)
     odd = records[draw(st.integers(0, count - 1))]
-    oddities = ["payload", "nothing", "key", "epoch", "event", "sequence", "header"]
+    oddities = ["payload", "null", "empty", "key", "epoch", "event", "sequence", "header"]
     match draw(st.sampled_from([""] * 12 + oddities)):
         case "payload":
             odd.value += b"more"
-        case "nothing":
+        case "null":
             odd.ClearField("value")
+        case "empty":
+            odd.value = b""
         case "key":
             odd.key = b""
         case "epoch":
@@ -214,12 +218,14 @@ def test_a_damaged_set_is_read_as_protobuf_reads_it_or_refused(
 def mixed(draw: st.DrawFn) -> Stored:
     """Records of all sizes, with and without keys, numbered or not, none of them of another kind."""
     count = draw(st.integers(FEWEST_ROWS, 60))
-    sizes = st.sampled_from([1, 2, 3, 50, 126, 127, 128, 129, 300, 16_383, 16_384])
+    sizes = st.sampled_from([None, 0, 1, 2, 3, 50, 126, 127, 128, 129, 300, 16_383, 16_384])
     keys = draw(st.sampled_from([st.none(), st.none() | st.binary(max_size=3), st.binary(min_size=1, max_size=200)]))
     first = draw(st.none() | SEQUENCES)
     records = [
         Record(
-            key=draw(keys), value=bytes((index,)) * draw(sizes), sequence=first + index if first is not None else None
+            key=draw(keys),
+            value=None if (size := draw(sizes)) is None else bytes((index,)) * size,
+            sequence=first + index if first is not None else None,
         )
         for index in range(count)
     ]
@@ -233,7 +239,8 @@ def test_records_of_different_sizes_have_every_byte(part: Stored, data: st.DataO
 
 
 def test_records_of_different_sizes_are_not_written_one_by_one() -> None:
-    records = [Record(key=b"k" * (number % 3), value=b"v" * (number + 1), sequence=number) for number in range(200)]
+    values = [None if number % 5 == 3 else b"v" * number for number in range(200)]
+    records = [Record(key=b"k" * (number % 3), value=value, sequence=number) for number, value in enumerate(values)]
     batches, _ = laid_out([Stored(b"p", 5, -1, records)], 0)
     assert len(write_messages(fetched(batches), 0, max_count=NO_LIMIT, max_bytes=NO_LIMIT).parts) == 1
 
@@ -276,7 +283,11 @@ def fetched(batches: list[RecordBatch]) -> list[StoredBatch]:
     """The batches as they come out of a broker's response."""
     response = FetchResponse(partitions=[FetchedPartition(batches=batches)])
     ((_, found),) = read_fetched(response.SerializeToString())
-    return found
+    return [opened(one) for one in found]
+
+
+def opened(one: StoredBatch) -> StoredBatch:
+    return one if one.is_plain else one.with_plain(decompress(one.fields.compressed_records, one.fields.codec))
 
 
 def assert_read_alike(batches: list[RecordBatch]) -> None:
@@ -293,7 +304,7 @@ def assert_read_alike(batches: list[RecordBatch]) -> None:
 
 
 def one_by_one(batches: list[RecordBatch]) -> Written:
-    writer = delivery._Writer(0, NO_LIMIT, NO_LIMIT)
+    writer = delivery._Writer(0, NO_LIMIT, NO_LIMIT, None)
     for batch in cutting.stored(batches):
-        writer._write_any(batch)
+        writer._write_any(opened(batch))
     return writer.written

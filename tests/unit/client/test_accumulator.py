@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cursus_grpc._accumulator import Accumulator, AccumulatorSettings, Attributes, Unrouted
+from cursus_grpc._accumulator import Accumulator, AccumulatorSettings, Attributes
 from cursus_grpc._batch import Batch, Delivery
 from cursus_grpc._lane import Lane, Verdict
 from cursus_grpc.errors import (
@@ -24,6 +24,7 @@ from cursus_proto.partitioner import partition_for_key
 class Fixture:
     def __init__(self, partitions: int = 4, **settings: float) -> None:
         self.woken = 0
+        self.asked = 0
         self.reported: list[tuple[RecordMetadata | None, CursusError | None]] = []
         chosen = {
             "batch_bytes": 1_000,
@@ -36,12 +37,16 @@ class Fixture:
             AccumulatorSettings(**chosen),  # type: ignore[arg-type]  # integers where integers belong
             Delivery,
             self.wake,
+            self.ask,
             lambda metadata, error: self.reported.append((metadata, error)),
         )
         self.accumulator.route("t", ["broker"] * partitions)
 
     def wake(self) -> None:
         self.woken += 1
+
+    def ask(self) -> None:
+        self.asked += 1
 
     def send(self, value: bytes = b"x", key: bytes | None = None, partition: int | None = None) -> Delivery:
         return self.accumulator.append("t", value, key, partition, None)
@@ -83,14 +88,8 @@ def test_a_named_partition_is_taken_literally() -> None:
     fixture = Fixture()
     fixture.send(partition=2, key=b"whatever")
     assert fixture.filled() == [2]
-    for partition in (-1, 4):
-        with pytest.raises(PartitionNotFound, match=f"no partition {partition}"):
-            fixture.send(partition=partition)
-
-
-def test_an_unknown_topic_is_asked_for_and_not_guessed() -> None:
-    with pytest.raises(Unrouted):
-        Fixture().accumulator.append("other", b"x", None, None, None)
+    with pytest.raises(PartitionNotFound, match="no partition -1"):
+        fixture.send(partition=-1)
 
 
 def test_a_batch_is_full_by_bytes_or_by_records() -> None:
@@ -128,9 +127,24 @@ def test_what_is_collected_is_a_record_set() -> None:
 
 
 def test_a_value_that_is_neither_bytes_nor_text_is_refused() -> None:
-    for value in (None, 5, ["x"]):
+    for value in (5, ["x"]):
         with pytest.raises(TypeError, match="value must be bytes or str"):
             Fixture().accumulator.append("t", value, None, None, None)  # type: ignore[arg-type]  # the point
+
+
+@pytest.mark.parametrize("key", [None, b"", b"k"])
+@pytest.mark.parametrize("attributes", [None, Attributes(headers=[("h", None), ("h", b"")])])
+def test_a_null_is_packed_as_one_and_an_empty_value_as_empty(key: bytes | None, attributes: Attributes | None) -> None:
+    fixture = Fixture(1)
+    for value in (None, b"", b"v", "", None):
+        fixture.accumulator.append("t", value, key, None, attributes)
+    batch = fixture.open_batch()
+    records = record_sets.unpack(b"".join(batch.parts))
+    assert [one.value if one.HasField("value") else None for one in records] == [None, b"", b"v", b"", None]
+    assert [one.key if one.HasField("key") else None for one in records] == [key] * 5
+    if attributes is not None:
+        assert {tuple(header.HasField("value") for header in one.headers) for one in records} == {(False, True)}
+    assert batch.size == len(b"".join(batch.parts))
 
 
 def test_the_buffer_is_bounded_and_settling_makes_room() -> None:

@@ -78,7 +78,7 @@ def test_a_status_of_the_transport_has_an_exception_too(code: grpc.StatusCode, k
 def test_exceptions_survive_pickling() -> None:
     """Spark and process pools send them home."""
     for kind in all_exceptions(errors.CursusError):
-        if kind in (errors.NoCommittedOffset, errors.CommitFailed, errors.DeliveryTimeout):
+        if kind in (errors.BatchTooLarge, errors.NoCommittedOffset, errors.CommitFailed, errors.DeliveryTimeout):
             continue
         again = pickle.loads(pickle.dumps(kind("what happened", {"key": "value"})))
         assert (type(again), str(again), again.metadata) == (kind, "what happened", {"key": "value"})
@@ -89,5 +89,7 @@ def test_exceptions_with_attributes_survive_pickling_too() -> None:
     timeout = pickle.loads(pickle.dumps(errors.DeliveryTimeout("late", maybe_stored=True)))
     assert timeout.maybe_stored
     assert pickle.loads(pickle.dumps(errors.NoCommittedOffset(place))).partition == place
+    too_large = pickle.loads(pickle.dumps(errors.BatchTooLarge("too large", place, 3, 7)))
+    assert (too_large.partition, too_large.next_offset) == (place, 7)
     failed = pickle.loads(pickle.dumps(errors.CommitFailed({place: errors.NotOwner("gone")})))
     assert isinstance(failed.errors[place], errors.NotOwner)

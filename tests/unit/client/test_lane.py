@@ -9,10 +9,13 @@ from cursus_grpc._lane import Lane, UnlikelyAnswer
 from cursus_grpc.errors import (
     BrokerUnreachable,
     ClientClosed,
+    CursusError,
     DeliveryTimeout,
+    ProducerForgotten,
     RecordTooLarge,
     SequenceConflict,
     SequenceGap,
+    SequenceTooOld,
     WriteTimeout,
 )
 from cursus_grpc.types import TopicPartition
@@ -85,9 +88,53 @@ def test_a_broker_that_lost_what_it_acknowledged_is_met_with_a_new_epoch() -> No
     assert verdict.base_offset == 0
 
 
-def test_a_conflict_leaves_the_later_batches_their_numbers() -> None:
+FORGOTTEN = ProducerForgotten("forgotten", {"never_known": "false"})
+NEVER_KNOWN = ProducerForgotten("never known", {"never_known": "true"})
+
+
+@pytest.mark.parametrize("refusal", [FORGOTTEN, NEVER_KNOWN])
+def test_a_forgotten_producer_goes_on_in_a_new_epoch(refusal: ProducerForgotten) -> None:
+    """It was idle for a long time, so that nothing it has in flight can have been stored before."""
+    lane, batches = lane_with(3, 2, 1)
+    lane.acknowledge(batches[0], lane.attempt, 100, 0)
+    assert lane.refuse(batches[1], lane.attempt, refusal, pause_until=0.0) == []
+    assert numbers(batches[1:]) == [(1, 0), (1, 2)]
+    assert lane.must_resend()
+
+
+def test_what_may_be_stored_is_not_sent_again_by_a_producer_that_was_forgotten() -> None:
+    """The broker would take it for new, and nobody would notice that it is stored twice."""
+    lane, batches = lane_with(3, 2, 1)
+    lane.acknowledge(batches[0], lane.attempt, 100, 0)
+    lane.connection_lost(BrokerUnreachable("broken"))
+    fresh = Batch(PLACE, 0.0, 9.0)
+    fresh.count = 1
+    assert [lane.resend(), lane.resend()] == batches[1:]
+    lane.number(fresh)
+    verdicts = lane.refuse(batches[1], lane.attempt, FORGOTTEN, pause_until=0.0)
+    assert [verdict.batch for verdict in verdicts] == batches[1:]
+    for verdict in verdicts:
+        assert isinstance(verdict.error, DeliveryTimeout)
+        assert verdict.error.maybe_stored
+        assert verdict.error.__cause__ is FORGOTTEN
+    assert list(lane.in_flight) == [fresh]
+    assert numbers([lane.resend()]) == [(1, 0)]
+
+
+def test_what_a_partition_never_knew_is_sent_again() -> None:
+    """Power loss took all of the producer's batches, or the topic was made anew."""
     lane, batches = lane_with(3, 2)
-    (verdict,) = lane.refuse(batches[0], lane.attempt, SequenceConflict("too old to be compared"), pause_until=0.0)
+    lane.acknowledge(batches[0], lane.attempt, 100, 0)
+    lane.connection_lost(BrokerUnreachable("broken"))
+    lane.resend()
+    assert lane.refuse(batches[1], lane.attempt, NEVER_KNOWN, pause_until=0.0) == []
+    assert numbers([lane.resend()]) == [(1, 0)]
+
+
+@pytest.mark.parametrize("refusal", [SequenceConflict("other bytes"), SequenceTooOld("too old to be compared")])
+def test_a_conflict_leaves_the_later_batches_their_numbers(refusal: CursusError) -> None:
+    lane, batches = lane_with(3, 2)
+    (verdict,) = lane.refuse(batches[0], lane.attempt, refusal, pause_until=0.0)
     assert verdict.batch is batches[0]
     assert numbers(batches[1:]) == [(0, 3)]
 
@@ -150,3 +197,17 @@ def test_a_batch_that_expired_as_not_stored_is_never_sent_again() -> None:
     assert not verdict.error.maybe_stored
     assert list(lane.in_flight) == [batches[1]]
     assert numbers([lane.resend()]) == [(1, 0)]
+
+
+def test_behind_a_refused_batch_that_may_be_stored_already_others_may_be_stored_too() -> None:
+    """The first attempt broke with its connection and was stored all the same, so the broker took the second batch of
+    the next attempt although it was too busy to look at the first."""
+    lane, batches = lane_with(3)
+    lane.connection_lost(BrokerUnreachable("broken"))
+    lane.resend()
+    behind = Batch(PLACE, 0.0, 2.0)
+    behind.count = 2
+    lane.number(behind)
+    lane.refuse(batches[0], lane.attempt, WriteTimeout("busy"), pause_until=5.0)
+    errors = [verdict.error for verdict in lane.expire(now=2.0)]
+    assert [isinstance(error, DeliveryTimeout) and error.maybe_stored for error in errors] == [True, True]

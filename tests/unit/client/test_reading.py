@@ -9,9 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from cursus_grpc._reading import Chunk, Failure, Inbox, Reading, hand_out, take_batch, unfinished
-from cursus_grpc.errors import BrokerUnreachable
-from cursus_grpc.types import TopicPartition
+from cursus_grpc._records import Record
+from cursus_grpc.errors import BatchTooLarge, BrokerUnreachable
+from cursus_grpc.types import OffsetAndMetadata, TopicPartition
+from cursus_proto import codecs
 from cursus_proto import records as record_sets
+from cursus_proto.bounds import Bounds
 from cursus_proto.internal.v1.opaque_pb2 import RecordBatch
 from cursus_proto.v1 import records_pb2
 
@@ -19,7 +22,7 @@ PLACE = TopicPartition("t", 0)
 
 
 def new_inbox() -> Inbox:
-    return Inbox(threading.Event())
+    return Inbox(threading.Event(), Bounds())
 
 
 class Source:
@@ -47,6 +50,12 @@ def batch(base_offset: int, count: int, codec: records_pb2.Codec.ValueType = rec
 
 def chunk(reading: Reading, *batches: RecordBatch, source: Source | None = None) -> Chunk:
     return Chunk(reading, deque(batches), 10, source or Source())
+
+
+def taken_from(one: Chunk, max_records: int) -> list[Record]:
+    taken: list[Record] = []
+    take_batch(one, new_inbox(), taken, max_records)
+    return taken
 
 
 def test_records_come_in_order_from_the_position_on() -> None:
@@ -101,6 +110,74 @@ def test_a_jump_in_mid_batch_ends_it_at_once_and_stays() -> None:
     reading.jump(100)
     assert list(records) == []
     assert (reading.safe, reading.position) == (100, 100)
+
+
+def test_a_cut_below_the_position_goes_back_to_it_and_drops_what_was_not_handed_out() -> None:
+    reading = Reading(PLACE, 0, epoch=1)
+    received = chunk(reading, batch(0, 5), batch(5, 5))
+    records = hand_out(received, new_inbox())
+    assert [next(records).offset for _ in range(7)] == list(range(7))
+    assert reading.cut(3, 2) == 7
+    assert list(records) == []
+    assert received.void
+    assert (reading.safe, reading.position, reading.fetched, reading.epoch) == (3, 3, 3, 2)
+
+
+def test_a_cut_above_the_position_leaves_the_application_where_it_is() -> None:
+    reading = Reading(PLACE, 0, epoch=1)
+    records = hand_out(chunk(reading, batch(0, 5)), new_inbox())
+    assert [next(records).offset for _ in range(2)] == [0, 1]
+    reading.fetched = 5
+    assert reading.cut(4, 2) == 2
+    assert list(records) == []
+    # What was received below the cut is received again; the record in hand is not processed yet.
+    assert (reading.safe, reading.position, reading.fetched) == (1, 2, 2)
+    reading.settle()
+    assert reading.safe == 2
+
+
+def test_records_that_another_thread_takes_during_a_cut_are_all_counted() -> None:
+    """The position is read after the handing out was stopped: read before, a record could be taken in between, and its
+    offset would be handed out again."""
+    for _ in range(50):
+        reading = Reading(PLACE, 0, epoch=1)
+        records = hand_out(chunk(reading, batch(0, 2_000)), new_inbox())
+        taken = [next(records).offset]
+        with ThreadPoolExecutor(1) as other:
+            cut = other.submit(reading.cut, 10_000, 2)
+            taken += [record.offset for record in records]
+            assert cut.result() == reading.position == len(taken)
+        assert taken == list(range(len(taken)))
+
+
+def test_a_batch_that_is_taken_while_the_log_is_cut_is_not_handed_out() -> None:
+    reading = Reading(PLACE, 0, epoch=1)
+    received = chunk(reading, batch(0, 5))
+    assert reading.advance(5, received.version)
+    reading.cut(3, 2)
+    assert not reading.advance(5, received.version)
+    assert taken_from(received, 5) == []
+    assert reading.position == 3
+
+
+def test_what_may_be_committed_names_the_epoch_it_stands_in() -> None:
+    reading = Reading(PLACE, 0, epoch=1)
+    records = hand_out(chunk(reading, batch(0, 5)), new_inbox())
+    assert [next(records).offset for _ in range(4)] == [0, 1, 2, 3]
+    assert reading.processed() == OffsetAndMetadata(3, leader_epoch=1)
+    assert reading.handed_out() == OffsetAndMetadata(4, leader_epoch=1)
+    reading.cut(2, 7)
+    assert reading.processed() == reading.handed_out() == OffsetAndMetadata(2, leader_epoch=7)
+
+
+def test_an_offset_the_application_has_not_come_to_since_a_cut_is_from_before_it() -> None:
+    reading = Reading(PLACE, 0, epoch=1)
+    assert reading.epoch_of(9) == 1
+    reading.advance(9, reading.version)
+    reading.cut(5, 2)
+    assert (reading.epoch_of(5), reading.epoch_of(6)) == (2, 1)
+    reading.advance(6, reading.version)
+    assert (reading.epoch_of(6), reading.epoch_of(7)) == (2, 1)
 
 
 def test_where_the_application_is_can_be_asked_from_another_thread_at_any_record() -> None:
@@ -168,7 +245,7 @@ def test_an_iterator_that_was_left_behind_hands_out_nothing_twice() -> None:
     left_behind = hand_out(received, new_inbox())
     next(left_behind)
     reading.settle()
-    assert [record.offset for record in take_batch(received, 2)] == [1, 2]
+    assert [record.offset for record in taken_from(received, 2)] == [1, 2]
     assert list(left_behind) == []
     assert (reading.safe, reading.position) == (1, 3)
 
@@ -184,9 +261,9 @@ def test_a_bounded_chunk_ends_before_its_bound(end_offset: int) -> None:
 def test_a_batch_poll_takes_as_much_as_it_was_asked_for() -> None:
     reading = Reading(PLACE, 0)
     received = chunk(reading, batch(0, 3), batch(3, 3))
-    assert [record.offset for record in take_batch(received, 4)] == [0, 1, 2, 3]
+    assert [record.offset for record in taken_from(received, 4)] == [0, 1, 2, 3]
     assert (reading.safe, reading.position) == (0, 4)
-    assert [record.offset for record in take_batch(received, 4)] == [4, 5]
+    assert [record.offset for record in taken_from(received, 4)] == [4, 5]
     assert not unfinished(received)
 
 
@@ -229,3 +306,40 @@ def test_a_paused_partition_keeps_its_chunks_in_order_and_its_credit() -> None:
     assert source.returned == 0
     paused.paused = False
     assert [inbox.take(), inbox.take()] == chunks
+
+
+def too_large(base_offset: int) -> RecordBatch:
+    """A few kilobytes that claim one record and hold twenty million."""
+    packed = codecs.compress(records_pb2.CODEC_ZSTD, b"\n\0" * 20_000_000)
+    return RecordBatch(
+        base_offset=base_offset,
+        record_count=1,
+        codec=records_pb2.CODEC_ZSTD,
+        records_crc32c=record_sets.checksum(packed),
+        compressed_records=packed,
+    )
+
+
+def test_a_batch_that_is_too_large_is_told_again_and_again_until_it_is_jumped_over() -> None:
+    reading, inbox = Reading(PLACE, 0), new_inbox()
+    one = chunk(reading, batch(0, 2), too_large(2), batch(3, 1))
+    records = hand_out(one, inbox)
+    assert [next(records).offset for _ in range(2)] == [0, 1]
+    for _ in range(2):
+        with pytest.raises(BatchTooLarge, match=r"offset 2 of t\[0\].*seek to offset 3") as told:
+            next(hand_out(one, inbox))
+        assert unfinished(one)
+        assert reading.position == 2
+    assert (told.value.partition, told.value.next_offset) == (PLACE, 3)
+    reading.jump(told.value.next_offset)
+    assert [record.offset for record in hand_out(chunk(reading, batch(3, 1)), inbox)] == [3]
+
+
+def test_what_was_taken_before_a_batch_that_is_too_large_is_not_lost_with_it() -> None:
+    reading = Reading(PLACE, 0)
+    one = chunk(reading, batch(0, 2), too_large(2))
+    assert [record.offset for record in taken_from(one, 10)] == [0, 1]
+    assert unfinished(one)
+    with pytest.raises(BatchTooLarge):
+        taken_from(one, 10)
+    assert reading.position == 2

@@ -7,10 +7,15 @@ from types import ModuleType
 
 import pytest
 
-from cursus_proto import codecs, partitioner, records
+from cursus_proto import chain, codecs, columns, partitioner, records, uniform
+from cursus_proto.columns import hashing, packing
 
 
-@pytest.mark.parametrize("module", [codecs, partitioner, records], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module",
+    [chain, codecs, columns, hashing, packing, partitioner, records, uniform],
+    ids=lambda module: module.__name__,
+)
 def test_examples_are_true(module: ModuleType) -> None:
     failed, tried = doctest.testmod(module)
     assert tried > 0

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cursus_proto import records as record_sets
+from cursus_proto.bounds import Bounds
 from cursus_proto.v1.records_pb2 import Codec, Record, RecordSet
 from tests.unit.contract.messages import messages
 
@@ -47,7 +48,7 @@ def test_what_a_codec_cannot_read_is_no_record_set() -> None:
     with pytest.raises(record_sets.MalformedRecordSet, match="undecodable"):
         record_sets.unpack(b"garbage", Codec.CODEC_ZSTD)
     with pytest.raises(record_sets.MalformedRecordSet, match="more than 10 bytes"):
-        record_sets.unpack(record_sets.pack([Record(value=bytes(100))], Codec.CODEC_ZSTD), Codec.CODEC_ZSTD, limit=10)
+        record_sets.unpack(record_sets.pack([Record(value=bytes(100))], Codec.CODEC_ZSTD), Codec.CODEC_ZSTD, Bounds(10))
 
 
 def test_the_checksum_is_crc32c() -> None:

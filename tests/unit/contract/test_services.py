@@ -33,7 +33,7 @@ SERVICERS = server.Servicers(
 EXPECTED = {
     "TopicService": "CreateTopic DeleteTopic ListTopics DescribeTopic UpdateTopic AddPartitions ListOffsets"
     " DeleteRecords",
-    "PublishService": "Publish PublishStream",
+    "PublishService": "Publish PublishStream DescribeProducers ReleaseProducers",
     "ConsumeService": "Fetch Consume Subscribe",
     "GroupService": "JoinGroup SyncGroup Heartbeat LeaveGroup CommitOffsets FetchOffsets ListGroups DescribeGroup"
     " DeleteGroup ResetOffsets",

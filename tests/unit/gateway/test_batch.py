@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from cursus_gateway.batch import MalformedBatch, decode, empty_answer, encode_answer
+from cursus_gateway.batch import MalformedBatch, decode, empty_answer, encode_answer, head_bytes
+from cursus_gateway.delivery import write_messages
 from cursus_proto import cutting
 from cursus_proto.internal.v1 import opaque_pb2
 from cursus_proto.v1 import records_pb2
@@ -36,10 +37,12 @@ def test_an_answer_is_byte_exact() -> None:
         first_sequence=-1,
         records=packed.SerializeToString(),
     )
-    parts, count, next_offset = encode_answer("orders", 3, cutting.stored([stored]), 7, max_count=10, max_bytes=1000)
+    written = write_messages(cutting.stored([stored]), 7, max_count=10, max_bytes=1000)
+    parts = encode_answer("orders", 3, written)
+    assert len(b"".join(parts)) == 4 + head_bytes("orders") + written.size
     body = batch_body([message], partition=3)
     assert b"".join(parts) == len(body).to_bytes(4, "big") + body
-    assert (count, next_offset) == (1, 8)
+    assert (written.count, written.next_offset) == (1, 8)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cursus_gateway import body
 from cursus_gateway.batch import LegacyBatch
 from cursus_gateway.body import BarSeparated, CommandText, DirectMessage, Unreadable
+from cursus_gateway.compression import TooLarge
 from tests.harness.legacy_wire import LAYOUT_S, Message, batch_body
 
 
@@ -83,9 +84,18 @@ def test_only_one_level_of_compression_is_unpacked() -> None:
 
 
 def test_a_bomb_is_refused_without_being_unpacked() -> None:
-    found = body.read(gzip.compress(b"\0" * (65 * 1024 * 1024), compresslevel=1))
-    assert isinstance(found, Unreadable)
-    assert found.reply.startswith("ERROR: decode_failed")
+    with pytest.raises(TooLarge) as error:
+        body.read(gzip.compress(b"\0" * (65 * 1024 * 1024), compresslevel=1))
+    assert body.too_large(error.value).reply.startswith("ERROR: decode_failed reason=")
+
+
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_a_body_is_unpacked_up_to_the_bytes_it_may_have(kind: str) -> None:
+    plain = batch_body([Message(payload=bytes(n % 251 for n in range(5_000)))])
+    packed = COMPRESSED[kind](plain)
+    assert body.read(packed, len(plain)) == body.read(plain)
+    with pytest.raises(TooLarge):
+        body.read(packed, len(plain) - 1)
 
 
 def test_a_raw_snappy_block_that_begins_like_a_batch_is_read_as_snappy() -> None:

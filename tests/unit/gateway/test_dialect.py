@@ -19,7 +19,7 @@ SAME = [
     ("SUBSCRIBE orders g", "SUBSCRIBE topic=orders group=g", c.Subscribe("orders", "g")),
     ("SUBSCRIBE orders", "SUBSCRIBE topic=orders", c.Subscribe("orders", "default")),
     ("JOIN_GROUP t g m", "JOIN_GROUP topic=t group=g member=m", c.JoinGroup("t", "g", "m")),
-    ("SYNC_GROUP t g m 3", "SYNC_GROUP topic=t group=g member=m generation=3", c.SyncGroup("t", "g", "m", 3)),
+    ("SYNC_GROUP t g m 3", "SYNC_GROUP topic=t group=g member=m generation=3", c.SyncGroup("t", "g", "m")),
     ("LEAVE_GROUP t g m", "LEAVE_GROUP topic=t group=g member=m", c.LeaveGroup("g", "m")),
     ("HEARTBEAT t g c m 3", "HEARTBEAT topic=t group=g member=m generation=3", c.Heartbeat("g", "m", 3)),
     ("COMMIT t g 1 5", "COMMIT topic=t partition=1 group=g offset=5", c.CommitOffset("t", 1, 5, "g")),

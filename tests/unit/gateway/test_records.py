@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cursus_gateway import records
-from cursus_gateway.columns import FEWEST_ROWS
 from cursus_gateway.delivery import write_messages
 from cursus_gateway.records import MIN_MESSAGE_BYTES, MalformedMessages, Run, read_messages
 from cursus_proto import cutting
 from cursus_proto import records as record_sets
+from cursus_proto.columns.rows import FEWEST_ROWS
 from cursus_proto.cutting import StoredBatch
 from cursus_proto.internal.v1 import opaque_pb2
 from cursus_proto.v1 import records_pb2
@@ -56,7 +56,8 @@ def stored(run: Run, base_offset: int, codec: int = records_pb2.CODEC_NONE) -> S
         batch.records = run.record_set
     else:
         batch.compressed_records = record_sets.pack(record_sets.unpack(run.record_set), codec)
-    return cutting.stored([batch])[0]
+    (found,) = cutting.stored([batch])
+    return found if found.is_plain else found.with_plain(record_sets.decompress(batch.compressed_records, codec))
 
 
 def round_trip(messages: list[Message], *, judged: bool, codec: int = records_pb2.CODEC_NONE) -> bytes:
@@ -102,6 +103,15 @@ def test_every_field_survives_a_compressed_set(messages: list[Message], codec: i
     assert round_trip(messages, judged=True, codec=codec) == with_offsets(messages)
 
 
+@pytest.mark.parametrize("count", [1, FEWEST_ROWS])
+def test_an_empty_payload_is_stored_as_an_empty_value_and_not_as_null(count: int) -> None:
+    for key in (b"", b"key"):
+        body = encode([Message(1_000 + n, b"p", key, 3, b"") for n in range(count)])
+        (run,) = read_messages(body, 0, count, judged=False).runs
+        found = record_sets.unpack(run.record_set)
+        assert [(one.HasField("value"), one.value) for one in found] == [(True, b"")] * count
+
+
 @given(MESSAGES, st.booleans())
 def test_record_sets_are_what_protobuf_itself_encodes(messages: list[Message], judged: bool) -> None:
     for run in read_messages(encode(messages), 0, len(messages), judged=judged).runs:
@@ -122,7 +132,7 @@ def test_record_sets_are_what_protobuf_itself_encodes(messages: list[Message], j
     producer_id=st.sampled_from([b"", b"p"]),
     key=st.sampled_from([b"", b"key"]),
     epoch=st.sampled_from([0, 7, -1]),
-    size=st.sampled_from([1, 100, 127, 128, 2047, 2048]),
+    size=st.sampled_from([0, 1, 100, 127, 128, 2047, 2048]),
     judged=st.booleans(),
 )
 def test_the_fast_way_gives_the_same_bytes_as_the_general_one(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import itertools
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -12,7 +13,9 @@ import grpc
 import pytest
 
 from cursus_transport import Channel, UnaryMethod
-from tests.harness.http2 import DATA, HEADERS, RST_STREAM, Listener, Peer, block, data, frame, message
+from cursus_transport.server import Call
+from tests.harness.http2 import DATA, HEADERS, RST_STREAM, Listener, Peer, block, call, data, frame, message
+from tests.harness.transport import ROOMY, serving
 from tests.harness.waiting import DEADLINE_S, eventually
 
 SIZE = 900_000
@@ -120,3 +123,26 @@ async def test_an_answer_that_is_not_finished_is_an_error() -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_message_that_is_arriving_is_not_handed_to_another_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room was used again when the interpreter counted no reference to it but the owner's. Interpreters that borrow
+    references count one less: a client's bytes were stored as another's."""
+    counted = sys.getrefcount  # noqa: TID251
+    monkeypatch.setattr(sys, "getrefcount", lambda one: counted(one) - 2)
+    received: dict[bytes, bytes] = {}
+
+    async def keep(call: Call) -> None:
+        while (request := await call.read()) is not grpc.aio.EOF:
+            received[bytes(request[:8])] = bytes(request)
+
+    slow, fast = content(1, 300_000), content(2, 300_000)
+    async with serving(keep, ROOMY) as served, served.connect() as first, served.connect() as second:
+        framed = data(1, message(slow), end=True)
+        await first.send(call(1), framed[:150_000])
+        await eventually(lambda: any(150_000 < one.data_left < 200_000 for one in served.server.connections))
+        await second.send(call(1), data(1, message(fast), end=True))
+        assert (await second.answer()).status == 0
+        await first.send(framed[150_000:])
+        assert (await first.answer()).status == 0
+    assert received == {slow[:8]: slow, fast[:8]: fast}

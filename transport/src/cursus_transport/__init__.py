@@ -4,9 +4,22 @@ What passes between two processes is gRPC, and either end may be any implementat
 where the work is done: see docs/adr.
 """
 
+from cursus_transport.budget import Budget
 from cursus_transport.channel import Channel, ChannelClosed, StreamCall, UnaryMethod
 from cursus_transport.connection import Limits
-from cursus_transport.errors import StreamLost
+from cursus_transport.errors import NotConnected, StreamLost, forget_frames
 from cursus_transport.server import Call, Server
 
-__all__ = ["Call", "Channel", "ChannelClosed", "Limits", "Server", "StreamCall", "StreamLost", "UnaryMethod"]
+__all__ = [
+    "Budget",
+    "Call",
+    "Channel",
+    "ChannelClosed",
+    "Limits",
+    "NotConnected",
+    "Server",
+    "StreamCall",
+    "StreamLost",
+    "UnaryMethod",
+    "forget_frames",
+]

@@ -6,6 +6,8 @@ Calls fail with grpc.aio.AioRpcError, as those of a grpc.aio channel do.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
@@ -17,7 +19,7 @@ from grpc import StatusCode
 
 from cursus_transport import frames
 from cursus_transport.connection import Connection, Limits
-from cursus_transport.errors import StreamLost
+from cursus_transport.errors import NotConnected, StreamLost
 from cursus_transport.frames import ErrorCode, Setting
 from cursus_transport.headers import (
     METHOD_POST,
@@ -62,13 +64,34 @@ class ChannelClosed(grpc.aio.UsageError):
     """The channel was closed before or during the call."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """How a call ended. The error is made for everybody who asks: one that was raised keeps the frames it was raised
+    through, and they keep the call."""
+
+    code: StatusCode
+    text: str
+    trailing: tuple[tuple[str, str | bytes], ...] = ()
+
+    def error(self) -> grpc.aio.AioRpcError:
+        trailing = grpc.aio.Metadata(*self.trailing)
+        return grpc.aio.AioRpcError(self.code, grpc.aio.Metadata(), trailing, details=self.text)
+
+
+_CANCELLED: Final = _Failure(StatusCode.CANCELLED, "cancelled here")
+
+
 class _ClientStream(Stream):
     __slots__ = ("answered", "failure")
 
     def __init__(self, connection: Connection, stream_id: int) -> None:
         super().__init__(connection, stream_id)
         self.answered = False
-        self.failure: grpc.aio.AioRpcError | None = None
+        self.failure: _Failure | None = None
+
+    def why(self, lost: StreamLost) -> grpc.aio.AioRpcError:
+        """What the caller is told when the stream is lost."""
+        return (self.failure or _Failure(lost.status, str(lost))).error()
 
     def begin(self, block: bytes) -> None:
         """Send the headers, before any other stream sends its own."""
@@ -83,9 +106,14 @@ class _ClientConnection(Connection):
         super().__init__(loop, limits)
         self.last_id = -1
         self.over = loop.create_future()
-        self.greeted = loop.create_future()
-        """Done when the peer has shown that it speaks HTTP/2, or that it does not."""
+        self.greeted: asyncio.Future[bool] = loop.create_future()
+        """Whether the peer speaks HTTP/2, once that has shown."""
         self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def heard(self) -> bool:
+        """Whether the peer has said anything lately."""
+        return self._heard
 
     def own_settings(self) -> dict[Setting, int]:
         return {Setting.ENABLE_PUSH: 0}
@@ -129,7 +157,7 @@ class _ClientConnection(Connection):
 
     def settings_changed(self) -> None:
         if not self.greeted.done():
-            self.greeted.set_result(None)
+            self.greeted.set_result(True)
         for _ in range(len(self._waiting)):
             self._pass_turn()
 
@@ -151,9 +179,9 @@ class _ClientConnection(Connection):
             self._ended(stream, _failure(headers, named))
 
     def data_ended(self, stream: Stream) -> None:
-        self._ended(cast("_ClientStream", stream), _error(StatusCode.INTERNAL, "the stream ended without a status"))
+        self._ended(cast("_ClientStream", stream), _Failure(StatusCode.INTERNAL, "the stream ended without a status"))
 
-    def _ended(self, stream: _ClientStream, failure: grpc.aio.AioRpcError | None) -> None:
+    def _ended(self, stream: _ClientStream, failure: _Failure | None) -> None:
         stream.failure = failure
         if not stream.local_ended:
             # Nobody listens to what we would still send.
@@ -164,7 +192,7 @@ class _ClientConnection(Connection):
         stream.lose(StreamLost(StatusCode.CANCELLED, "the call is over"))
 
     def stream_lost(self, stream: Stream, lost: StreamLost) -> None:
-        cast("_ClientStream", stream).failure = _error(lost.status, str(lost))
+        cast("_ClientStream", stream).failure = _Failure(lost.status, str(lost))
         stream.lose(lost)
         self._pass_turn()
 
@@ -185,14 +213,14 @@ class _ClientConnection(Connection):
     def going_away(self, last_id: int, code: int, text: str) -> None:
         super().going_away(last_id, code, text)
         for stream in [one for one in self.streams.values() if one.id > last_id]:
-            del self.streams[stream.id]
+            self._remove(stream)
             self.stream_lost(stream, StreamLost(StatusCode.UNAVAILABLE, self.closing or ""))
         self._left()
 
     def lost(self, reason: str) -> None:
         self.over.set_result(None)
         if not self.greeted.done():
-            self.greeted.set_result(None)
+            self.greeted.set_result(False)
         self._pass_turn()
 
 
@@ -216,9 +244,11 @@ class Channel:
         if tls is not None:
             tls.set_alpn_protocols(["h2"])
         self._connection: _ClientConnection | None = None
-        self._connecting: asyncio.Task[_ClientConnection | StreamLost] | None = None
+        self._connecting: asyncio.Task[_ClientConnection | NotConnected] | None = None
+        self.stage = ""
+        """What an attempt to connect waits for."""
         self._failed_at = 0.0
-        self._failed: StreamLost | None = None
+        self._failed: NotConnected | None = None
         self._closed = False
         self._older: set[_ClientConnection] = set()
 
@@ -267,7 +297,7 @@ class Channel:
         return None if self._connection is None or self._closed else self._connection.open_now()
 
     async def connection(self) -> _ClientConnection:
-        """A connection that takes calls. Raises StreamLost with the reason, ChannelClosed."""
+        """A connection that takes calls. Raises NotConnected, ChannelClosed."""
         if self._closed:
             raise ChannelClosed("the channel is closed")
         found = self._connection
@@ -277,27 +307,26 @@ class Channel:
         attempt = self._connecting
         if attempt is None:
             if self._failed is not None and loop.time() - self._failed_at < _PAUSE_S:
-                raise _again(self._failed)
+                raise self._failed.again()
             attempt = self._connecting = loop.create_task(self._connect(), name=f"connect-{self.address}")
         # Whoever waits may be cancelled; the attempt is everybody's.
         await asyncio.wait((attempt,))
         if attempt.cancelled():
             raise ChannelClosed("the channel is closed")
         made = attempt.result()
-        if isinstance(made, StreamLost):
-            raise _again(made)
+        if isinstance(made, NotConnected):
+            raise made.again()
         return made
 
-    async def _connect(self) -> _ClientConnection | StreamLost:
+    async def _connect(self) -> _ClientConnection | NotConnected:
         loop = asyncio.get_running_loop()
         try:
-            made: _ClientConnection | StreamLost = await self._connected(loop)
+            async with asyncio.timeout(_CONNECT_S):
+                made = await self._connected(loop)
         except TimeoutError:
-            made = self._unreachable(f"no answer within {_CONNECT_S:g} s")
-        except (OSError, UnicodeError) as error:  # ssl.SSLError is one; a name may be none that can be looked up
-            made = self._unreachable(str(error))
+            made = NotConnected(self.address, f"{self.stage} takes longer than {_CONNECT_S:g} s", answered=False)
         self._connecting = None
-        if isinstance(made, StreamLost):
+        if isinstance(made, NotConnected):
             self._failed, self._failed_at = made, loop.time()
             return made
         old, self._connection = self._connection, made
@@ -306,25 +335,53 @@ class Channel:
             old.over.add_done_callback(lambda _: self._older.discard(old))
         return made
 
-    async def _connected(self, loop: asyncio.AbstractEventLoop) -> _ClientConnection | StreamLost:
-        """Raises OSError, TimeoutError."""
-        async with asyncio.timeout(_CONNECT_S):
-            transport, connection = await loop.create_connection(
-                lambda: _ClientConnection(loop, self._limits),
-                self._host,
-                self._port,
-                ssl=self._tls,
-                server_hostname=self._server_name,
-            )
+    async def _connected(self, loop: asyncio.AbstractEventLoop) -> _ClientConnection | NotConnected:
+        """Raises TimeoutError."""
+        self.stage = "looking up the name"
+        failures: list[OSError | UnicodeError] = []
+        try:
+            found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:  # a name may be none that can be looked up
+            found = []
+            failures.append(error)
+        self.stage = "connecting"
+        for family, _, _, _, place in found:
+            # One by one, so that each tells its own reason: of several, create_connection makes a text.
             try:
-                await connection.greeted
-            except asyncio.CancelledError:
-                transport.abort()
-                raise
-        return connection if connection.closing is None else self._unreachable(connection.closing)
+                transport, connection = await loop.create_connection(
+                    lambda: _ClientConnection(loop, self._limits),
+                    str(place[0]),
+                    self._port,
+                    family=family,
+                    ssl=self._tls,
+                    server_hostname=self._server_name,
+                )
+            except OSError as error:
+                failures.append(error)
+            else:
+                return await self._greeted(transport, connection)
+        lost = NotConnected(self.address, _reasons(failures), answered=any(map(_answered, failures)))
+        lost.__cause__ = failures[-1] if failures else None
+        return lost
 
-    def _unreachable(self, reason: str) -> StreamLost:
-        return StreamLost(StatusCode.UNAVAILABLE, f"cannot connect to {self.address}: {reason}")
+    async def _greeted(
+        self, transport: asyncio.BaseTransport, connection: _ClientConnection
+    ) -> _ClientConnection | NotConnected:
+        self.stage = "a first word of HTTP/2 from it"
+        try:
+            greeted = await connection.greeted
+        except asyncio.CancelledError:
+            cast("asyncio.Transport", transport).abort()
+            raise
+        if connection.closing is None:
+            return connection
+        if greeted:
+            reason = connection.closing
+        elif connection.heard:
+            reason = "it answers, but not in HTTP/2 as gRPC does"
+        else:
+            reason = f"{connection.closing} before a word of HTTP/2"
+        return NotConnected(self.address, reason, answered=True)
 
     async def close(self) -> None:
         """End every call and the connection."""
@@ -382,16 +439,16 @@ class UnaryMethod(Generic[Request, Response]):
         stream = self._method.channel.open_now() or await self._wait(deadline)
         expiry = None if deadline is None else loop.call_at(deadline, stream.expire)
         try:
-            answer = await self._answer(stream, message, timeout)
+            return self._method.decoded(await self._answer(stream, message, timeout))
         except StreamLost as lost:
-            raise stream.failure or _error(lost.status, str(lost)) from lost
+            raise stream.why(lost) from lost
         except asyncio.CancelledError:
             stream.reset(ErrorCode.CANCEL, StreamLost(StatusCode.CANCELLED, "cancelled here"))
             raise
         finally:
+            stream.let_go()
             if expiry is not None:
                 expiry.cancel()
-        return self._method.decoded(answer)
 
     async def _wait(self, deadline: float | None) -> _ClientStream:
         """A stream as soon as there can be one. Raises AioRpcError, ChannelClosed."""
@@ -400,9 +457,9 @@ class UnaryMethod(Generic[Request, Response]):
                 connection = await self._method.channel.connection()
                 return await connection.open()
         except StreamLost as lost:
-            raise _error(lost.status, str(lost)) from lost
+            raise _Failure(lost.status, str(lost)).error() from lost
         except TimeoutError as error:
-            raise _error(StatusCode.DEADLINE_EXCEEDED, _EXPIRED) from error
+            raise _Failure(StatusCode.DEADLINE_EXCEEDED, _EXPIRED).error() from error
 
     async def _answer(self, stream: _ClientStream, message: bytes, timeout_s: float | None) -> bytes | bytearray:
         """Raises StreamLost, AioRpcError."""
@@ -420,9 +477,9 @@ class UnaryMethod(Generic[Request, Response]):
             stream.reset(ErrorCode.CANCEL, lost)
             raise lost
         if stream.failure is not None:
-            raise stream.failure
+            raise stream.failure.error()
         if answer is None:
-            raise _error(StatusCode.INTERNAL, "no answer to a unary call")
+            raise _Failure(StatusCode.INTERNAL, "no answer to a unary call").error()
         return answer
 
 
@@ -433,13 +490,13 @@ class StreamCall(Generic[Request, Response]):
         self._method = method
         self._stream: _ClientStream | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._failure: grpc.aio.AioRpcError | None = None
+        self._failure: _Failure | None = None
         self._done_writing = False
 
     async def _opened(self) -> _ClientStream:
         """Raises AioRpcError, ChannelClosed."""
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.error()
         if self._stream is not None:
             return self._stream
         if self._opening is None:
@@ -447,7 +504,7 @@ class StreamCall(Generic[Request, Response]):
         # Whoever waits may be cancelled; reader and writer open the stream together.
         await asyncio.wait((self._opening,))
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.error()
         if self._stream is None:
             raise ChannelClosed("the channel is closed")
         return self._stream
@@ -456,7 +513,7 @@ class StreamCall(Generic[Request, Response]):
         try:
             stream = await (await self._method.channel.connection()).open()
         except StreamLost as lost:
-            self._failure = _error(lost.status, str(lost))
+            self._failure = _Failure(lost.status, str(lost))
         except ChannelClosed:
             return
         else:
@@ -470,7 +527,7 @@ class StreamCall(Generic[Request, Response]):
         try:
             await stream.write(message)
         except StreamLost as lost:
-            raise self._why(stream, lost) from lost
+            raise stream.why(lost) from lost
 
     async def done_writing(self) -> None:
         if self._done_writing:
@@ -486,32 +543,31 @@ class StreamCall(Generic[Request, Response]):
         try:
             message = await stream.read()
         except StreamLost as lost:
-            raise self._why(stream, lost) from lost
+            raise stream.why(lost) from lost
         if message is not None:
-            return self._method.decoded(message)
+            try:
+                return self._method.decoded(message)
+            finally:
+                stream.let_go()
         if stream.failure is not None:
-            raise stream.failure
+            raise stream.failure.error()
         return grpc.aio.EOF
-
-    @staticmethod
-    def _why(stream: _ClientStream, lost: StreamLost) -> grpc.aio.AioRpcError:
-        return stream.failure or _error(lost.status, str(lost))
 
     def cancel(self) -> bool:
         """End the call at once; False if it is over already."""
         if self._stream is None:
-            over, self._failure = self._failure is not None, self._failure or _cancelled()
+            over, self._failure = self._failure is not None, self._failure or _CANCELLED
             if self._opening is not None:
                 self._opening.cancel()
             return not over
         if self._stream.lost is not None:
             return False
-        self._stream.failure = _cancelled()
+        self._stream.failure = _CANCELLED
         self._stream.reset(ErrorCode.CANCEL, StreamLost(StatusCode.CANCELLED, "cancelled here"))
         return True
 
 
-def _failure(headers: Headers, named: dict[bytes, bytes]) -> grpc.aio.AioRpcError | None:
+def _failure(headers: Headers, named: dict[bytes, bytes]) -> _Failure | None:
     """What trailers say; None if all is well."""
     status = named.get(b"grpc-status", b"")
     if status == b"0":
@@ -519,20 +575,25 @@ def _failure(headers: Headers, named: dict[bytes, bytes]) -> grpc.aio.AioRpcErro
     text = decode_text(named.get(b"grpc-message", b""))
     code = _STATUSES.get(int(status), StatusCode.UNKNOWN) if status.isdigit() else StatusCode.UNKNOWN
     try:
-        trailing = grpc.aio.Metadata(*decode_metadata(headers))
+        return _Failure(code, text, decode_metadata(headers))
     except ValueError:
-        return _error(code, text)
-    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, details=text)
+        return _Failure(code, text)
 
 
-def _error(code: StatusCode, text: str) -> grpc.aio.AioRpcError:
-    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details=text)
+def _reasons(failures: list[OSError | UnicodeError]) -> str:
+    """Each of them once: the addresses of a name mostly fail alike."""
+    return "; ".join(dict.fromkeys(map(_reason, failures)))
 
 
-def _cancelled() -> grpc.aio.AioRpcError:
-    return _error(StatusCode.CANCELLED, "cancelled here")
+def _reason(failure: OSError | UnicodeError) -> str:
+    if isinstance(failure, OSError) and not isinstance(failure, ssl.SSLError):
+        if isinstance(failure, socket.gaierror):
+            return failure.strerror or str(failure)
+        if failure.errno is not None:
+            # Not its text, to which event loops add what they like.
+            return os.strerror(failure.errno)
+    return str(failure) or type(failure).__name__
 
 
-def _again(lost: StreamLost) -> StreamLost:
-    """One that was raised already would keep the frames of everybody it is raised to."""
-    return StreamLost(lost.status, str(lost))
+def _answered(failure: OSError | UnicodeError) -> bool:
+    return isinstance(failure, (ssl.SSLError, ConnectionResetError, ConnectionAbortedError))

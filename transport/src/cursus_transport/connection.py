@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, cast
 
 from grpc import StatusCode
 
 from cursus_transport import frames
+from cursus_transport.budget import Budget
 from cursus_transport.buffers import buffers
 from cursus_transport.errors import ConnectionFailed, StreamLost
 from cursus_transport.frames import ErrorCode, Kind, Setting
@@ -29,6 +30,9 @@ _BUFFERED_BYTES: Final = 1024 * 1024
 _MOST_WAITING_REPLIES: Final = 1_000
 """Answers to pings and settings that a peer may ask for without reading them."""
 
+INFLATED: Final = Budget(256 * 1024 * 1024)
+"""What compressed messages may grow to in this process, if nothing else is said."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -39,6 +43,8 @@ class Limits:
     keepalive_s: float = 10.0
     """After so long without a byte the peer is asked whether it is still there."""
     keepalive_timeout_s: float = 10.0
+    inflated: Budget = field(default=INFLATED)
+    """What compressed messages may grow to, all together: whoever shares it shares the bytes."""
     min_ping_interval_s: float = 0.0
     """A peer that pings more often than this while nothing is going on is sent away; 0 allows everything."""
 
@@ -57,6 +63,8 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
         self.peer_initial_window = frames.DEFAULT_WINDOW
         self.peer_max_frame = frames.SMALLEST_MAX_FRAME
         self.peer_max_streams = 100
+        self.inflating = asyncio.Lock()
+        """Who holds it inflates a message."""
         self.spoke = False
         """Whether something was sent that the peer did not ask for with a ping or settings. It may be set back."""
         self.closing: str | None = None
@@ -79,6 +87,9 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
         self._block_of = 0
         self._block_ends = False
         self._waiting_replies = 0
+        self._receiving = False
+        self._answers: list[bytes] = []
+        """What is to be sent when all that was read has been dealt with."""
         self._deaf = False
         self._heard = False
         self._keepalive: asyncio.TimerHandle | None = None
@@ -141,6 +152,8 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
         self.congested = True
         if self._keepalive is not None:
             self._keepalive.cancel()
+            self._keepalive = None
+        self._data_stream = None
         streams, self.streams = list(self.streams.values()), {}
         for stream in streams:
             self.stream_lost(stream, StreamLost(StatusCode.UNAVAILABLE, reason))
@@ -167,8 +180,21 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
 
     def send(self, data: bytes) -> None:
         self.spoke = True
-        if self._transport is not None and not self._deaf:
+        self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        """What is said to what a peer sends is written together: asyncio's own loop looks at all that waits for the
+        socket with each write, and thousands of small frames fit into what is read at once."""
+        if self._receiving:
+            self._answers.append(data)
+        elif self._transport is not None and not self._deaf:
             self._transport.write(data)
+
+    def _write_answers(self) -> None:
+        self._receiving = False
+        if self._answers:
+            answers, self._answers = self._answers, []
+            self._write(b"".join(answers))
 
     def send_many(self, buffers: Iterable[bytes | memoryview]) -> None:
         self.spoke = True
@@ -179,6 +205,7 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
         """Say goodbye, write what is waiting, and end."""
         if self._transport is not None and not self._transport.is_closing():
             self.send(frames.goaway(self.accepted_id, code, text))
+            self._write_answers()
             self._transport.close()
         self.closing = self.closing or text or "the connection is closed"
 
@@ -201,6 +228,7 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
     def abort(self, reason: str) -> None:
         """End at once, whatever is waiting to be written."""
         self.closing = reason
+        self._answers.clear()
         if self._transport is not None:
             self._transport.abort()
 
@@ -234,10 +262,16 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
 
     def forget(self, stream: Stream) -> None:
         """Both ends are done with the stream."""
-        self.streams.pop(stream.id, None)
+        self._remove(stream)
+
+    def _remove(self, stream: Stream) -> bool:
+        """False if it was not there."""
+        if self._data_stream is stream:
+            self._data_stream = None
+        return self.streams.pop(stream.id, None) is not None
 
     def reset(self, stream: Stream, code: ErrorCode) -> None:
-        if self.streams.pop(stream.id, None) is not None:
+        if self._remove(stream):
             self.send(frames.rst_stream(stream.id, code))
 
     # Receiving
@@ -254,12 +288,15 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
         if self._deaf:
             return
         try:
+            self._receiving = True
             if self._filling:
                 self.data_continues(nbytes, None)
             else:
                 self.receive(buffers.read[:nbytes])
         except ConnectionFailed as failed:
             self.close(failed.code, str(failed))
+        finally:
+            self._write_answers()
 
     def data_begins(self, flags: int, stream_id: int, length: int) -> None:
         if self._block is not None:
@@ -273,7 +310,7 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
             self._uncredited = 0
         if stream is not None and (stream.remote_ended or not stream.expect_data(length)):
             code = ErrorCode.STREAM_CLOSED if stream.remote_ended else ErrorCode.FLOW_CONTROL_ERROR
-            self._refuse(stream, code, StreamLost(StatusCode.INTERNAL, "the peer sent more than it may"))
+            self.refuse(stream, code, StreamLost(StatusCode.INTERNAL, "the peer sent more than it may"))
             stream = None
         self._data_stream = stream
         self.data_left = length
@@ -299,7 +336,7 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
                     stream.feed(piece)
             except StreamLost as lost:
                 self._data_stream = None
-                self._refuse(stream, ErrorCode.CANCEL, lost)
+                self.refuse(stream, ErrorCode.CANCEL, lost)
                 return
         if self.data_left == 0 and self._data_ends:
             self._end_data()
@@ -314,11 +351,11 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
         try:
             stream.end_of_data()
         except StreamLost as lost:
-            self._refuse(stream, ErrorCode.PROTOCOL_ERROR, lost)
+            self.refuse(stream, ErrorCode.PROTOCOL_ERROR, lost)
             return
         self.data_ended(stream)
 
-    def _refuse(self, stream: Stream, code: ErrorCode, lost: StreamLost) -> None:
+    def refuse(self, stream: Stream, code: ErrorCode, lost: StreamLost) -> None:
         """End a stream because of what came on it."""
         if stream.id in self.streams:
             self.stream_refused(stream, code, lost)
@@ -415,14 +452,14 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
         stream.send_window += increment
         if increment == 0 or stream.send_window > frames.LARGEST_WINDOW:
             code = ErrorCode.FLOW_CONTROL_ERROR if increment else ErrorCode.PROTOCOL_ERROR
-            self._refuse(stream, code, StreamLost(StatusCode.INTERNAL, "a window of that size cannot be"))
+            self.refuse(stream, code, StreamLost(StatusCode.INTERNAL, "a window of that size cannot be"))
             return
         stream.wake_writer()
 
     def _rst_stream(self, stream_id: int, code: int) -> None:
         stream = self._stream_of(stream_id)
         if stream is not None:
-            del self.streams[stream_id]
+            self._remove(stream)
             self.stream_lost(stream, StreamLost(*_RESETS.get(code, (StatusCode.INTERNAL, f"reset with code {code}"))))
 
     def _ping(self, flags: int, body: memoryview) -> None:
@@ -476,8 +513,7 @@ class Connection(FrameParser, asyncio.BufferedProtocol):
 
     def _reply(self, frame: bytes) -> None:
         self.owe()
-        if self._transport is not None:
-            self._transport.write(frame)
+        self._write(frame)
 
 
 _OF_CONNECTIONS: Final = frozenset((Kind.SETTINGS, Kind.PING, Kind.GOAWAY))

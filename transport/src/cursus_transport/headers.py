@@ -22,8 +22,15 @@ Headers = tuple[tuple[bytes, bytes], ...]
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 MAX_HEADER_BYTES: Final = 64 * 1024
-_MOST_KNOWN: Final = 256
-_KNOWN_BYTES: Final = 1024
+_MOST_FIELDS: Final = 256
+"""Of one block: a field may take a single byte of it, and takes some sixty once it is read."""
+
+_KNOWN_BYTES: Final = 64 * 1024
+"""What the blocks that are looked up may hold together, by `size_of`."""
+
+_KNOWN_BLOCK_BYTES: Final = 2 * 1024
+_FIELD_BYTES: Final = 32
+"""What HPACK counts for a field beside its name and its value."""
 
 # Places in HPACK's static table.
 METHOD_POST: Final = b"\x83"
@@ -47,6 +54,7 @@ class Reader:
     def __init__(self) -> None:
         self._decoder = Decoder(max_header_list_size=MAX_HEADER_BYTES)
         self._known: dict[bytes, Headers] = {}
+        self._known_bytes = 0
 
     def read(self, block: bytes) -> Headers:
         """Raises ConnectionFailed: a connection whose headers cannot be read is lost as a whole."""
@@ -59,13 +67,25 @@ class Reader:
             found = tuple((bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True))
         except HPACKError as error:
             raise ConnectionFailed(ErrorCode.COMPRESSION_ERROR, f"headers cannot be read: {error}") from error
+        if len(found) > _MOST_FIELDS:
+            raise ConnectionFailed(ErrorCode.ENHANCE_YOUR_CALM, f"more than {_MOST_FIELDS} header fields")
         if not independent or table.dynamic_entries or table.maxsize != size:
-            self._known.clear()
-        elif len(block) <= _KNOWN_BYTES:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
+            self._forget()
+        elif (taken := len(block) + size_of(found)) <= _KNOWN_BLOCK_BYTES:
+            if self._known_bytes + taken > _KNOWN_BYTES:
+                self._forget()
             self._known[block] = found
+            self._known_bytes += taken
         return found
+
+    def _forget(self) -> None:
+        self._known.clear()
+        self._known_bytes = 0
+
+
+def size_of(headers: Headers) -> int:
+    """As HPACK counts it."""
+    return sum(len(name) + len(value) + _FIELD_BYTES for name, value in headers)
 
 
 def fault_in_request(headers: Headers) -> str | None:

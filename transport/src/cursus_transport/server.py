@@ -17,7 +17,7 @@ from grpc import StatusCode
 
 from cursus_transport import frames
 from cursus_transport.connection import Connection, Limits
-from cursus_transport.errors import ConnectionFailed, StreamLost
+from cursus_transport.errors import ConnectionFailed, StreamLost, forget_frames
 from cursus_transport.frames import ErrorCode, Setting
 from cursus_transport.headers import (
     STATUS_200,
@@ -29,6 +29,7 @@ from cursus_transport.headers import (
     encode_text,
     fault_in_request,
     literal,
+    size_of,
 )
 from cursus_transport.stream import Stream
 
@@ -46,7 +47,7 @@ _CLEAN_UP_S: Final = 5.0
 
 _MOST_EARLY_PINGS: Final = 2
 _MOST_KNOWN_REQUESTS: Final = 1024
-_KNOWN_REQUEST_BYTES: Final = 1024
+_KNOWN_REQUEST_BYTES: Final = 2 * 1024
 _GRPC: Final = b"application/grpc"
 _RESPONSE: Final = STATUS_200 + literal(b"content-type", _GRPC)
 _ACCEPTED: Final = literal(b"grpc-accept-encoding", b"identity,gzip,deflate")
@@ -148,23 +149,33 @@ class Call:
     async def _run(self) -> None:
         try:
             await self._serve()
-        except Aborted as aborted:
-            self._finish(aborted.code, aborted.details, aborted.metadata)
-        except StreamLost as lost:
-            self._finish(lost.status, str(lost))
-        except asyncio.CancelledError:
-            if not self._expired:
-                self.stream.reset(ErrorCode.CANCEL, StreamLost(StatusCode.CANCELLED, "cancelled"))
+        except (Exception, asyncio.CancelledError) as error:
+            self._failed(error)
+            forget_frames(error)
+            if isinstance(error, asyncio.CancelledError) and not self._expired:
                 raise
-            self._finish(StatusCode.DEADLINE_EXCEEDED, "the deadline has passed")
-        except Exception as error:
-            _log.exception("a handler failed, called by %s", self.peer())
-            self._finish(StatusCode.UNKNOWN, f"the handler failed: {type(error).__name__}")
+
+    def _failed(self, error: Exception | asyncio.CancelledError) -> None:
+        match error:
+            case Aborted():
+                self._finish(error.code, error.details, error.metadata)
+            case StreamLost():
+                self._finish(error.status, str(error))
+            case asyncio.CancelledError() if self._expired:
+                self._finish(StatusCode.DEADLINE_EXCEEDED, "the deadline has passed")
+            case asyncio.CancelledError():
+                self.stream.reset(ErrorCode.CANCEL, StreamLost(StatusCode.CANCELLED, "cancelled"))
+            case _:
+                _log.error("a handler failed, called by %s", self.peer(), exc_info=error)
+                self._finish(StatusCode.UNKNOWN, f"the handler failed: {type(error).__name__}")
 
     def over(self) -> None:
         """The task is done, whether it ever ran or not."""
+        self.stream.let_go()
+        self._task = None
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
 
     async def _serve(self) -> None:
         handler = self._handler
@@ -268,6 +279,7 @@ class _ServerConnection(Connection):
         self._server.disconnected(self)
         if self._preface_timer is not None:
             self._preface_timer.cancel()
+            self._preface_timer = None
 
     def receive(self, view: memoryview) -> None:
         if self._greeted < len(frames.PREFACE):
@@ -414,7 +426,7 @@ class Server:
         request = _Request(headers, None, handler, timeout_s, named.get(b"grpc-encoding"))
         if len(self.requests) >= _MOST_KNOWN_REQUESTS:
             self.requests.clear()
-        if sum(len(name) + len(value) for name, value in headers) <= _KNOWN_REQUEST_BYTES:
+        if size_of(headers) <= _KNOWN_REQUEST_BYTES:
             self.requests[headers] = request
         return request
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from grpc import StatusCode
 
-from cursus_transport.buffers import buffers
 from cursus_transport.errors import StreamLost
 from cursus_transport.frames import DATA, END_STREAM, HEAD, MESSAGE_HEAD, PREFIX, ErrorCode, window_update
+from cursus_transport.inflation import COMPRESSIONS, STEP_BYTES, Packed
 
 if TYPE_CHECKING:
     from cursus_transport.connection import Connection
@@ -28,22 +27,37 @@ _JOINED_BYTES: Final = 2048
 _LEAST_ROOM: Final = 16 * 1024
 """Below this, reading into a message of its own costs more than copying what was read together with other things."""
 
+_LARGEST_ROOM: Final = 1024 * 1024
+"""Larger messages grow with what arrives of them."""
+
+_ANNOUNCED: Final = 16
+"""A message gets room for all of it when so much of it is there: a sixteenth. Nobody can have memory set aside by
+announcing what is never sent."""
+
+_MOST_UNREAD: Final = 1024
+"""After so many messages that nobody has read, what arrives is kept as it came: cut into messages, the smallest take
+many times as much memory."""
+
 _PREFIX_BYTES: Final = PREFIX.size
-_COMPRESSIONS: Final = {b"gzip": 31, b"deflate": 15}
-"""How zlib calls what gRPC calls so."""
 
 
 class Stream:
     """Both directions of one call, whichever end this is.
 
     A peer that sends faster than `read` is called fills the window and then waits: no message that is waiting to be
-    read, no new window. So a stream holds a window and one message at most.
+    read, no new window. So a stream holds a window and one message at most. What is compressed is inflated when it is
+    read: what it grows to counts in a budget that all streams share, and as long as the message is in use, the peer
+    gets no new window either.
     """
 
     __slots__ = (
+        "__weakref__",
+        "_broken",
         "_burst",
         "_compressed",
         "_connection",
+        "_inflated",
+        "_later",
         "_length",
         "_lost",
         "_message",
@@ -74,7 +88,13 @@ class Stream:
         self.single = False
         """Whether one message is all that is expected: if the window is large enough for it, it stays as it is."""
         self._connection = connection
-        self._unread: deque[bytes | bytearray] = deque()
+        self._unread: deque[bytes | bytearray | Packed] = deque()
+        self._later = bytearray()
+        """What arrived behind more messages than are kept apart."""
+        self._inflated = 0
+        """What was taken of the budget for the message that was read last."""
+        self._broken: StreamLost | None = None
+        """What is wrong with a message that was found out when it was to be read."""
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
         self._lost: StreamLost | None = None
@@ -106,6 +126,9 @@ class Stream:
         while at < size:
             message = self._message
             if message is None:
+                if self._later or len(self._unread) >= _MOST_UNREAD:
+                    self._later += piece[at:]
+                    return
                 if self._prefix or size - at < _PREFIX_BYTES:
                     missing = _PREFIX_BYTES - len(self._prefix)
                     self._prefix += piece[at : at + missing]
@@ -122,8 +145,7 @@ class Stream:
                     self._arrived(bytes(piece[at : at + length]))
                     at += length
                     continue
-                in_frame = size - at + self._connection.data_left
-                message = self._message = (buffers.room(length) if length <= in_frame else None) or bytearray()
+                message = self._message = bytearray()
                 self._length, self._missing, self._compressed = length, length, bool(compressed)
             taken = min(self._missing, size - at)
             there = self._length - self._missing
@@ -139,10 +161,17 @@ class Stream:
     def room(self) -> memoryview | None:
         """Where the next data belongs, and nothing else does: what is read from the socket to there need not be copied.
         To be followed by `filled`."""
-        message, there = self._message, self._length - self._missing
-        if message is None or len(message) - there < _LEAST_ROOM:
+        message, left = self._message, min(self._missing, self._connection.data_left)
+        if message is None or left < _LEAST_ROOM:
             return None
-        return memoryview(message)[there:]
+        there = self._length - self._missing
+        if there == len(message):
+            if self._length > _LARGEST_ROOM or self._length > there * _ANNOUNCED:
+                return None
+            whole = bytearray(self._length)
+            whole[:there] = message
+            message = self._message = whole
+        return memoryview(message)[there : there + left]
 
     def filled(self, size: int) -> None:
         """So much has arrived in the room there was. Raises StreamLost."""
@@ -155,46 +184,40 @@ class Stream:
         self._missing -= size
         if not self._missing:
             self._message = None
-            self._arrived(self._decompress(message) if self._compressed else message)
+            if self._compressed:
+                assert self.compression is not None, "checked with the message's head"
+                self._arrived(Packed(message, self.compression))
+            else:
+                self._arrived(message)
 
     def _check(self, compressed: int, length: int) -> None:
         most = self._connection.limits.max_message_bytes
         if length > most:
             raise StreamLost(StatusCode.RESOURCE_EXHAUSTED, f"a message of {length} bytes, and {most} are allowed")
-        if compressed > 1 or (compressed and self.compression not in _COMPRESSIONS):
+        if compressed > 1 or (compressed and self.compression not in COMPRESSIONS):
             known = "identity, gzip and deflate are known"
             named = (self.compression or b"none named").decode("latin-1")
             raise StreamLost(StatusCode.UNIMPLEMENTED, f"a compressed message (encoding: {named}); {known}")
 
-    def _decompress(self, message: bytearray) -> bytes:
-        assert self.compression is not None, "checked with the message's head"
-        most = self._connection.limits.max_message_bytes
-        unpacking = zlib.decompressobj(_COMPRESSIONS[self.compression])
-        try:
-            plain = unpacking.decompress(message, most + 1)
-        except zlib.error as error:
-            raise StreamLost(StatusCode.INTERNAL, f"a message cannot be decompressed: {error}") from error
-        if len(plain) > most:
-            raise StreamLost(StatusCode.RESOURCE_EXHAUSTED, f"a message decompresses to more than {most} bytes")
-        if not unpacking.eof:
-            raise StreamLost(StatusCode.INTERNAL, "a compressed message is not whole")
-        return plain
-
-    def _arrived(self, message: bytes | bytearray) -> None:
+    def _arrived(self, message: bytes | bytearray | Packed) -> None:
         self._unread.append(message)
         self._wake_reader()
 
     def end_of_data(self) -> None:
         """The peer has said its last word. Raises StreamLost if that was half a message."""
         self.remote_ended = True
+        if not self._later:
+            self._check_end()
+        self._wake_reader()
+
+    def _check_end(self) -> None:
         if self._message is not None or self._prefix:
             raise StreamLost(StatusCode.INTERNAL, "the stream ended within a message")
-        self._wake_reader()
 
     def lose(self, lost: StreamLost) -> None:
         """The stream is over for both directions. What arrived before can still be read."""
         if self._lost is None:
-            self._lost = lost
+            self._lost = lost.again()
         self._wake_reader()
         self.wake_writer()
 
@@ -207,7 +230,7 @@ class Stream:
 
     def _credit(self) -> None:
         """Let the peer send on, once it is worth a frame."""
-        if self._uncredited >= WINDOW_BYTES // 2 and not self.remote_ended and not self._fits():
+        if self._uncredited >= WINDOW_BYTES // 2 and not (self.remote_ended or self._inflated or self._fits()):
             self._connection.send(window_update(self.id, self._uncredited))
             self._receive_window += self._uncredited
             self._uncredited = 0
@@ -223,17 +246,80 @@ class Stream:
 
         A cancelled read loses nothing: the message is there for the next one.
         """
+        self.let_go()
         while not self._unread:
-            if self.remote_ended:
+            if self._later:
+                self._look_at_later()
+            elif self._broken is not None:
+                raise self._broken.again()
+            elif self.remote_ended:
                 return None
-            if self._lost is not None:
-                raise self._lost
-            self._reader = reader = self._connection.loop.create_future()
-            await reader
-        message = self._unread.popleft()
-        if not self._unread:
+            elif self._lost is not None:
+                raise self._lost.again()
+            else:
+                self._reader = reader = self._connection.loop.create_future()
+                await reader
+        message = self._unread[0]
+        if isinstance(message, Packed):
+            message = await self._inflate(message)
+        self._unread.popleft()
+        if not self._unread and not self._later:
             self._credit()
         return message
+
+    def _look_at_later(self) -> None:
+        """Cut as many messages as are kept apart from what arrived behind the last ones. Raises StreamLost."""
+        later, self._later = self._later, bytearray()
+        try:
+            self.feed(memoryview(later))
+            if self.remote_ended and not self._later:
+                self._check_end()
+        except StreamLost as lost:
+            self._break(lost)
+            raise
+
+    async def _inflate(self, packed: Packed) -> bytearray:
+        """In turns with other tasks. Raises StreamLost."""
+        plain, burst = bytearray(), 0
+        try:
+            # One after the other: many that grow at the same time would take from each other what one needs.
+            async with self._connection.inflating:
+                for part in packed.steps(self._connection.limits.max_message_bytes):
+                    self._pay(len(part))
+                    plain += part
+                    burst += len(part)
+                    if burst >= STEP_BYTES:
+                        burst = 0
+                        await asyncio.sleep(0)
+        except BaseException as error:
+            self.let_go()
+            if isinstance(error, StreamLost):
+                self._break(error)
+            raise
+        return plain
+
+    def _pay(self, size: int) -> None:
+        """Raises StreamLost."""
+        budget = self._connection.limits.inflated
+        if not budget.take(size):
+            text = f"too much is decompressed at once: there are {budget.total_bytes} bytes for all calls together"
+            raise StreamLost(StatusCode.RESOURCE_EXHAUSTED, text)
+        self._inflated += size
+
+    def _break(self, lost: StreamLost) -> None:
+        """The call ends because of a message that is none, or too large."""
+        self._unread.clear()
+        self._later.clear()
+        self._broken = lost.again()
+        self._connection.refuse(self, ErrorCode.CANCEL, lost)
+
+    def let_go(self) -> None:
+        """The message that was read last is not in use any more."""
+        if self._inflated:
+            self._connection.limits.inflated.give_back(self._inflated)
+            self._inflated = 0
+            if not self._unread and not self._later:
+                self._credit()
 
     # Sending
 
@@ -306,7 +392,7 @@ class Stream:
     async def _writable(self) -> None:
         """Wait for a window or the socket. Raises StreamLost if there is nothing to wait for any more."""
         if self._lost is not None:
-            raise self._lost
+            raise self._lost.again()
         self._writer = writer = self._connection.loop.create_future()
         self._connection.await_room(self)
         try:
@@ -315,7 +401,7 @@ class Stream:
             self._writer = None
             self._connection.await_room_no_more(self)
         if self._lost is not None:
-            raise self._lost
+            raise self._lost.again()
 
     def wake_writer(self) -> None:
         if self._writer is not None and not self._writer.done():

@@ -8,7 +8,7 @@ from cursus_grpc._admin import AsyncAdmin
 from cursus_grpc._batch import AsyncDelivery, Delivery
 from cursus_grpc._consumer import AsyncConsumer
 from cursus_grpc._producer import AsyncProducer
-from cursus_grpc._records import Record
+from cursus_grpc._records import Record, StoredBatch
 from cursus_grpc.errors import CursusError
 from cursus_grpc.sync import Admin, Consumer, Producer
 from cursus_grpc.types import BEGINNING, END, TLS, RecordMetadata, Timestamp, TopicConfig, TopicPartition
@@ -28,6 +28,7 @@ __all__ = [
     "Producer",
     "Record",
     "RecordMetadata",
+    "StoredBatch",
     "Timestamp",
     "TopicConfig",
     "TopicPartition",

@@ -1,7 +1,8 @@
 """Where records wait to be sent: routed to a partition, encoded, collected into batches, within a bound of bytes.
 
 `append` is what every record passes, from any thread, so it does no more than it must: a route, a look-up or an
-encoding, two list entries and a lock. It never waits; the faces of the producer do that, each in its own way.
+encoding, two list entries and a lock. It never waits; the faces of the producer do that, each in its own way. A record
+whose topic has no route goes to the backlog (`_routes.py`), within the same bound.
 """
 
 from __future__ import annotations
@@ -15,8 +16,17 @@ from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
 from cursus_grpc._batch import Batch, Delivered, DeliveryCallback, report
+from cursus_grpc._convert import require_text
 from cursus_grpc._lane import Lane, Verdict
-from cursus_grpc.errors import BrokerUnreachable, BufferFull, ClientClosed, PartitionNotFound, RecordTooLarge
+from cursus_grpc._routes import Backlog, Route, WaitingRecord
+from cursus_grpc.errors import (
+    BrokerUnreachable,
+    BufferFull,
+    ClientClosed,
+    CursusError,
+    PartitionNotFound,
+    RecordTooLarge,
+)
 from cursus_grpc.types import Headers, TopicPartition
 from cursus_proto.partitioner import partition_for_key
 from cursus_proto.records import CACHED_SIZES, VALUE_HEADS, encode_record, keyed_head, value_head
@@ -43,6 +53,9 @@ class Attributes:
     metadata: bytes = b""
 
 
+_NOTHING_MORE: Final = Attributes()
+
+
 @dataclass(frozen=True, slots=True)
 class AccumulatorSettings:
     batch_bytes: int
@@ -50,27 +63,6 @@ class AccumulatorSettings:
     buffer_bytes: int
     delivery_timeout_s: float
     max_in_flight: int
-
-
-class Unrouted(Exception):
-    """The topic's partitions are not known: ask for them, `route` it, and append again."""
-
-
-class _Route:
-    """The partitions of a topic."""
-
-    __slots__ = ("current", "lanes")
-
-    def __init__(self, lanes: list[Lane]) -> None:
-        self.lanes = lanes
-        self.current = lanes[0]
-        """Where records without a key go until a batch is full."""
-
-    def advance(self) -> Lane:
-        """The next partition in turn becomes the current one."""
-        lanes = self.lanes
-        self.current = lanes[(self.current.place.partition + 1) % len(lanes)]
-        return self.current
 
 
 class Accumulator(Generic[DeliveryType]):
@@ -81,10 +73,12 @@ class Accumulator(Generic[DeliveryType]):
         settings: AccumulatorSettings,
         delivery: type[DeliveryType],
         wake: Callable[[], None],
+        ask: Callable[[], None],
         on_delivery: DeliveryCallback | None = None,
     ) -> None:
-        """`wake` is called, without the lock and from any thread, when a lane has something to send; `on_delivery` for
-        every record that is settled, on the event loop's thread."""
+        """`wake` is called, without the lock and from any thread, when a lane has something to send, `ask` when records
+        wait for a topic that was not waited for; `on_delivery` for every record that is settled, on the event loop's
+        thread."""
         self.lock = threading.Lock()
         self.ready: deque[Lane] = deque()
         """Lanes that may have something to send."""
@@ -92,6 +86,8 @@ class Accumulator(Generic[DeliveryType]):
         """Whether full batches pile up."""
         self.caught_up = threading.Event()
         """Set when they do not any more. For other threads, which should let the event loop have its turn."""
+        self.backlog = Backlog()
+        """Records whose topics have no route."""
         self._batch_bytes = settings.batch_bytes
         self._batch_records = settings.batch_records
         self._buffer_bytes = settings.buffer_bytes
@@ -99,36 +95,47 @@ class Accumulator(Generic[DeliveryType]):
         self._settings = settings
         self._delivery = delivery
         self._wake = wake
+        self._ask = ask
         self._on_delivery = on_delivery
-        self._routes: dict[str, _Route] = {}
+        self._routes: dict[str, Route] = {}
         self._lanes: dict[TopicPartition, Lane] = {}
         self._unsettled: dict[Batch, None] = {}
         self._buffered_bytes = 0
         self._sealed = 0
-        self._room_waiters: list[Callable[[], None]] = []
+        self._releasing = False
+        self._room_waiters: dict[Callable[[], None], None] = {}
         self._closed = False
 
     def append(
-        self, topic: str, value: bytes | str, key: bytes | None, partition: int | None, attributes: Attributes | None
+        self,
+        topic: str,
+        value: bytes | str | None,
+        key: bytes | None,
+        partition: int | None,
+        attributes: Attributes | None,
     ) -> DeliveryType:
-        """Take a record. Raises Unrouted, BufferFull, RecordTooLarge, PartitionNotFound, ClientClosed, TypeError."""
-        if type(value) is not bytes:
-            value = as_bytes("value", value)
-        size = len(value)
-        if attributes is not None:
-            head, value = b"", _encode(value, key, attributes)
+        """Take a record. Raises BufferFull, RecordTooLarge, PartitionNotFound for a negative one, ClientClosed, and
+        TypeError or ValueError for what is no record."""
+        if value is None or attributes is not None:
+            head, value = b"", _encode(value, key, attributes or _NOTHING_MORE)
             size = len(value)
-        elif key is not None:
-            head = keyed_head(key, size)
         else:
-            head = VALUE_HEADS[size] if size < CACHED_SIZES else value_head(size)
-        size += len(head)
+            if type(value) is not bytes:
+                value = as_bytes("value", value)
+            size = len(value)
+            if key is not None:
+                head = keyed_head(key, size)
+            else:
+                head = VALUE_HEADS[size] if size < CACHED_SIZES else value_head(size)
+            size += len(head)
         try:
             route = self._routes[topic]
         except KeyError:
-            raise Unrouted(topic) from None
+            return self._queue(topic, head, value, key, partition)
         if partition is not None:
-            lane = _choose(route, topic, partition)
+            if not 0 <= partition < len(route.lanes):
+                return self._queue(topic, head, value, key, partition)
+            lane = route.lanes[partition]
         elif key is not None:
             lanes = route.lanes
             lane = lanes[_partition_for_key(key, len(lanes))]
@@ -144,9 +151,11 @@ class Accumulator(Generic[DeliveryType]):
                 self._refuse(size)
             batch = lane.open
             if batch is None or batch.count == self._batch_records or batch.size + size > self._batch_bytes:
+                if self._closed:
+                    raise ClientClosed("the producer is closed")
                 if partition is None and key is None:
                     lane = route.advance()
-                batch, must_wake = self._batch_for(lane, size)
+                batch, must_wake = self._batch_for(lane, size, time.monotonic())
             parts = batch.parts
             parts.append(head)
             parts.append(value)
@@ -163,17 +172,17 @@ class Accumulator(Generic[DeliveryType]):
         delivery._index = index
         return delivery
 
-    def _batch_for(self, lane: Lane, size: int) -> tuple[Batch, bool]:
-        """The lane's open batch if it has room for `size`, else a new one; and whether the sender must be woken."""
+    def _batch_for(self, lane: Lane, size: int, sent_at: float) -> tuple[Batch, bool]:
+        """The lane's open batch if it has room for `size`, else a new one, for a record sent at that time; and whether
+        the sender must be woken."""
         batch = lane.open
         if batch is not None:
             if batch.size + size <= self._batch_bytes and batch.count < self._batch_records:
                 return batch, False
             self._seal(lane)
-        if self._closed:
-            raise ClientClosed("the producer is closed")
-        now = time.monotonic()
-        lane.open = batch = Batch(lane.place, now, now + self._settings.delivery_timeout_s)
+        # A lane relies on deadlines in the order of its batches; a record that waited may be older than one before it.
+        lane.deadline = max(lane.deadline, sent_at + self._settings.delivery_timeout_s)
+        lane.open = batch = Batch(lane.place, sent_at, lane.deadline)
         self._unsettled[batch] = None
         return batch, self._enqueue(lane)
 
@@ -202,6 +211,75 @@ class Accumulator(Generic[DeliveryType]):
             raise ClientClosed("the producer is closed")
         raise BufferFull(f"the buffer of {self._buffer_bytes} bytes is full")
 
+    # Records without a route
+
+    def _queue(self, topic: str, head: bytes, value: bytes, key: bytes | None, partition: int | None) -> DeliveryType:
+        """Take a record that has no route, or none to this partition: it waits until the partitions were asked for."""
+        require_text("the topic's name", topic)
+        if partition is not None and partition < 0:
+            raise PartitionNotFound(
+                f"topic {topic!r} has no partition {partition}: they are numbered from 0",
+                {"topic": topic, "partition": str(partition)},
+            )
+        delivery = self._delivery()
+        record = WaitingRecord(head, value, key, partition, delivery)
+        with self.lock:
+            if record.size > self._max_record_bytes or self._buffered_bytes + record.size > self._buffer_bytes:
+                self._refuse(record.size)
+            if self._closed:
+                raise ClientClosed("the producer is closed")
+            record.sent_at = time.monotonic()
+            record.deadline = record.sent_at + self._settings.delivery_timeout_s
+            route = self._routes.get(topic)
+            if route is not None and route.has(partition):  # learned since `append` looked
+                self.join(record, route)
+                tell = self._wake
+            else:
+                # Without the route later records queue behind this one, so that none overtakes it.
+                self._routes.pop(topic, None)
+                first = self.backlog.put(topic, record)
+                tell = self._ask if first else _nobody
+            self._buffered_bytes += record.size
+        tell()
+        return delivery
+
+    def join(self, record: WaitingRecord, route: Route) -> None:
+        """Put a record that waited into its batch. The caller holds the lock. Raises RecordTooLarge."""
+        size = record.size
+        if size > self._max_record_bytes:  # it waited for this to be known, too
+            self._refuse(size)
+        if record.partition is not None:
+            lane = route.lanes[record.partition]
+        elif record.key is not None:
+            lane = route.lanes[_partition_for_key(record.key, len(route.lanes))]
+        else:
+            lane = route.current
+            batch = lane.open
+            if batch is None or batch.count == self._batch_records or batch.size + size > self._batch_bytes:
+                lane = route.advance()
+        batch, _ = self._batch_for(lane, size, record.sent_at)
+        batch.parts += (record.head, record.value)
+        batch.size += size
+        batch.count += 1
+        record.join(batch, batch.count - 1)
+
+    def released(self, *, more: bool) -> None:
+        """Waiting records went to their batches; `more` follow at once. The caller holds the lock."""
+        self._releasing = more
+        self._judge()
+
+    def fail_waiting(self, records: list[WaitingRecord], error: CursusError) -> None:
+        """Tell records that were taken out of the backlog. For the event loop, without the lock."""
+        self._give_back(sum(record.size for record in records))
+        for record in records:
+            record.fail(error)
+            if self._on_delivery is not None:
+                report(self._on_delivery, record)
+
+    def waiting_topics(self) -> list[str]:
+        with self.lock:
+            return list(self.backlog.queues)
+
     def limit(self, max_batch_bytes: int) -> None:
         """The largest set the brokers take: no batch and no record may be larger."""
         with self.lock:
@@ -224,11 +302,18 @@ class Accumulator(Generic[DeliveryType]):
                 lane.leader = leader
                 lanes.append(lane)
             known = self._routes.get(topic)
-            if known is None:
-                self._routes[topic] = _Route(lanes)
+            if (queue := self.backlog.queues.get(topic)) is not None:
+                queue.route = Route(lanes)  # for new records only when those that wait have gone
+            elif known is None:
+                self._routes[topic] = Route(lanes)
             elif len(known.lanes) != len(lanes):
                 known.lanes = lanes
                 known.current = lanes[known.current.place.partition % len(lanes)]
+
+    def open_route(self, topic: str, route: Route) -> None:
+        """Nothing waits for the topic any more: new records take the route at once. The caller holds the lock."""
+        del self.backlog.queues[topic]
+        self._routes[topic] = route
 
     def forget(self, topic: str) -> None:
         """The topic is gone: the next record asks for it again. What waits for it meets its own refusal."""
@@ -236,8 +321,9 @@ class Accumulator(Generic[DeliveryType]):
             self._routes.pop(topic, None)
 
     def topics(self) -> list[str]:
+        """All that are routed or waited for."""
         with self.lock:
-            return list(self._routes)
+            return [*self._routes, *self.backlog.queues]
 
     def lane(self, place: TopicPartition) -> Lane:
         return self._lanes[place]
@@ -263,7 +349,7 @@ class Accumulator(Generic[DeliveryType]):
         return lane.sealed.popleft()
 
     def _judge(self) -> None:
-        behind = self._sealed >= _BEHIND_BATCHES
+        behind = self._sealed >= _BEHIND_BATCHES or self._releasing
         if behind != self.behind:
             self.behind = behind
             if behind:
@@ -324,11 +410,8 @@ class Accumulator(Generic[DeliveryType]):
         """Tell the batches what became of them, and give their room back. For the event loop, without the lock."""
         with self.lock:
             for verdict in verdicts:
-                self._buffered_bytes -= verdict.batch.size
                 del self._unsettled[verdict.batch]
-            waiters, self._room_waiters = self._room_waiters, []
-        for waiter in waiters:
-            waiter()
+        self._give_back(sum(verdict.batch.size for verdict in verdicts))
         for batch, error, base_offset, append_time_ms in verdicts:
             batch.parts = []
             batch.packed = None
@@ -341,13 +424,25 @@ class Accumulator(Generic[DeliveryType]):
 
     # Room
 
+    def _give_back(self, size: int) -> None:
+        with self.lock:
+            self._buffered_bytes -= size
+            waiters, self._room_waiters = self._room_waiters, {}
+        for waiter in waiters:
+            waiter()
+
     def when_room(self, callback: Callable[[], None]) -> None:
         """Call it, on the event loop's thread, when room is given back next; at once, and here, if nothing is held."""
         with self.lock:
             if self._buffered_bytes and not self._closed:
-                self._room_waiters.append(callback)
+                self._room_waiters[callback] = None
                 return
         callback()
+
+    def room_or_not(self, callback: Callable[[], None]) -> None:
+        """It need not be called any more."""
+        with self.lock:
+            self._room_waiters.pop(callback, None)
 
     @property
     def buffered_bytes(self) -> int:
@@ -363,12 +458,14 @@ def as_bytes(name: str, value: object) -> bytes:
     raise TypeError(f"{name} must be bytes or str, not {type(value).__name__}")
 
 
-def _encode(value: bytes, key: bytes | None, attributes: Attributes) -> bytes:
+def _encode(value: bytes | str | None, key: bytes | None, attributes: Attributes) -> bytes:
     return encode_record(
-        value,
+        None if value is None else as_bytes("value", value),
         key=key,
         timestamp_ms=attributes.timestamp_ms,
-        headers=[(name, as_bytes("header", content)) for name, content in attributes.headers],
+        headers=[
+            (name, None if content is None else as_bytes("header", content)) for name, content in attributes.headers
+        ],
         event_type=attributes.event_type,
         schema_version=attributes.schema_version,
         aggregate_version=attributes.aggregate_version,
@@ -376,10 +473,5 @@ def _encode(value: bytes, key: bytes | None, attributes: Attributes) -> bytes:
     )
 
 
-def _choose(route: _Route, topic: str, partition: int) -> Lane:
-    if not 0 <= partition < len(route.lanes):
-        raise PartitionNotFound(
-            f"topic {topic!r} has no partition {partition}: it has {len(route.lanes)}, numbered from 0",
-            {"topic": topic, "partition": str(partition), "partitions": str(len(route.lanes))},
-        )
-    return route.lanes[partition]
+def _nobody() -> None:
+    """There is nobody to tell."""

@@ -8,8 +8,9 @@ from typing import Self
 
 from cursus_grpc import _convert, _rpcs
 from cursus_grpc._channel import Connections, ConnectionSettings, parse_bootstrap
+from cursus_grpc._retry import Deadline
 from cursus_grpc._status import from_status
-from cursus_grpc.errors import ClientClosed, CommitFailed, CursusError
+from cursus_grpc.errors import ClientClosed, CommitFailed, CursusError, LogTruncated
 from cursus_grpc.types import (
     TLS,
     BrokerInfo,
@@ -21,13 +22,17 @@ from cursus_grpc.types import (
     OffsetAndMetadata,
     OffsetChange,
     Place,
+    ProducerState,
     TopicConfig,
     TopicDescription,
     TopicInfo,
     TopicPartition,
 )
+from cursus_proto.bounds import MAX_NAMED_PRODUCERS, portions
 from cursus_proto.v1 import cluster_service_pb2 as cluster_pb
+from cursus_proto.v1 import consume_service_pb2 as consume_pb
 from cursus_proto.v1 import group_service_pb2 as group_pb
+from cursus_proto.v1 import publish_service_pb2 as publish_pb
 from cursus_proto.v1 import topic_service_pb2 as topic_pb
 
 
@@ -78,11 +83,19 @@ class AsyncAdmin:
         *,
         idempotent: bool = True,
     ) -> _rpcs.Response:
+        return await self._connected().call(method, request, idempotent=idempotent)
+
+    def _connected(self) -> Connections:
         if self._closed:
             raise ClientClosed("the admin client is closed")
         if self._connections is None:
             self._connections = Connections(self._settings)
-        return await self._connections.call(method, request, idempotent=idempotent)
+        return self._connections
+
+    async def connect(self, timeout_s: float = 2.0) -> None:
+        """Connect now and not with the first call. Every address is tried once, so that a refused connection or an
+        unknown name is told at once and not when `request_timeout_s` is over. Raises BrokerUnreachable, TlsFailed."""
+        await self._connected().reach(Deadline(timeout_s), patient=False)
 
     # Topics
 
@@ -130,22 +143,66 @@ class AsyncAdmin:
 
     async def list_offsets(self, topic: str, at: Place, partitions: Collection[int] = ()) -> dict[int, ListedOffset]:
         """Look a place up in these partitions, or in all. Raises TopicNotFound, PartitionNotFound, OffsetOutOfRange."""
-        request = topic_pb.ListOffsetsRequest(topic=topic, partitions=partitions, at=_convert.place_to_proto(at))
-        response = await self._call(_rpcs.LIST_OFFSETS, request)
-        return {one.partition: _convert.listed_from_proto(one) for one in response.offsets}
+        found: dict[int, ListedOffset] = {}
+        for part in portions(list(partitions)):
+            request = topic_pb.ListOffsetsRequest(topic=topic, partitions=part, at=_convert.place_to_proto(at))
+            response = await self._call(_rpcs.LIST_OFFSETS, request)
+            found.update((one.partition, _convert.listed_from_proto(one)) for one in response.offsets)
+        return found
+
+    async def find_truncations(
+        self, positions: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, int]:
+        """Which of these bookmarks lie above a cut of their log that was made after they were taken, and where to go
+        on there. Partitions that cannot be asked are left out: reading them tells why."""
+        cut: dict[TopicPartition, int] = {}
+        for part in portions(list(positions.items())):
+            # As little as a fetch can bring: what matters is whether it is refused.
+            request = consume_pb.FetchRequest(max_bytes=1, max_records=1)
+            for (topic, partition), bookmark in part:
+                request.partitions.add(
+                    topic=topic, partition=partition, offset=bookmark.offset, leader_epoch=bookmark.leader_epoch
+                )
+            for found in (await self._call(_rpcs.FETCH, request)).partitions if part else ():
+                error = from_status(found.error) if found.HasField("error") else None
+                if isinstance(error, LogTruncated):
+                    cut[TopicPartition(found.topic, found.partition)] = error.offset
+        return cut
 
     async def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
         """Delete the records below an offset, for each partition, for good; answers the first offset that is left.
         Raises TopicNotFound, PartitionNotFound, OffsetOutOfRange."""
-        request = topic_pb.DeleteRecordsRequest(
-            topic=topic,
-            partitions=[
-                topic_pb.DeleteRecordsPartition(partition=partition, before_offset=offset)
-                for partition, offset in before.items()
-            ],
-        )
-        response = await self._call(_rpcs.DELETE_RECORDS, request)
-        return {one.partition: one.earliest_offset for one in response.partitions}
+        left: dict[int, int] = {}
+        for part in portions(list(before.items())):
+            request = topic_pb.DeleteRecordsRequest(topic=topic)
+            for partition, offset in part:
+                request.partitions.add(partition=partition, before_offset=offset)
+            response = await self._call(_rpcs.DELETE_RECORDS, request)
+            left.update((one.partition, one.earliest_offset) for one in response.partitions)
+        return left
+
+    async def describe_producers(
+        self, topic: str, partition: int, producer_ids: Collection[bytes]
+    ) -> dict[bytes, ProducerState]:
+        """What the partition has stored of producers, those that it knows, by id. It survives power loss. Raises
+        TopicNotFound, PartitionNotFound."""
+        found: dict[bytes, ProducerState] = {}
+        for part in portions(list(producer_ids), most=MAX_NAMED_PRODUCERS, size_of=len):
+            request = publish_pb.DescribeProducersRequest(topic=topic, partition=partition, producer_ids=part)
+            found |= _convert.producers_from_proto(await self._call(_rpcs.DESCRIBE_PRODUCERS, request))
+        return found
+
+    async def release_producers(self, topic: str, partition: int, epochs: Mapping[bytes, int]) -> int:
+        """Let the partition forget producers, by id, that are done with these epochs; those in higher ones stay known.
+        Answers how many were forgotten. Whatever is sent under their ids afterwards is stored as if it were new. Raises
+        TopicNotFound, PartitionNotFound."""
+        released = 0
+        for part in portions(list(epochs), most=MAX_NAMED_PRODUCERS, size_of=len):
+            request = publish_pb.ReleaseProducersRequest(topic=topic, partition=partition)
+            for producer_id in part:
+                request.producers.add(id=producer_id, epoch=epochs[producer_id])
+            released += (await self._call(_rpcs.RELEASE_PRODUCERS, request)).released_count
+        return released
 
     # Groups
 
@@ -167,10 +224,10 @@ class AsyncAdmin:
         self, group: str, partitions: Iterable[TopicPartition] = ()
     ) -> dict[TopicPartition, CommittedOffset]:
         """What the group has committed for these partitions, or for all it has. Empty for an unknown group."""
-        request = group_pb.FetchOffsetsRequest(group=group)
-        for topic, partition in partitions:
-            request.partitions.add(topic=topic, partition=partition)
-        return _convert.committed_from_proto(await self._call(_rpcs.FETCH_OFFSETS, request))
+        found: dict[TopicPartition, CommittedOffset] = {}
+        for request in _convert.offset_questions(group, partitions):
+            found |= _convert.committed_from_proto(await self._call(_rpcs.FETCH_OFFSETS, request))
+        return found
 
     async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]) -> None:
         """Commit for partitions that no live member owns, forwards only. Raises CommitFailed."""
@@ -178,23 +235,24 @@ class AsyncAdmin:
             TopicPartition(*place): one if isinstance(one, OffsetAndMetadata) else OffsetAndMetadata(one)
             for place, one in offsets.items()
         }
-        request = group_pb.CommitOffsetsRequest(group=group, offsets=_convert.commits_to_proto(commits))
-        raise_refused(await self._call(_rpcs.COMMIT_OFFSETS, request))
+        requests = _convert.commits_to_proto(group_pb.CommitOffsetsRequest(group=group), commits)
+        raise_refused([await self._call(_rpcs.COMMIT_OFFSETS, request) for request in requests])
 
     async def reset_offsets(
         self, group: str, to: Mapping[str | TopicPartition, Place], *, dry_run: bool = False
     ) -> list[OffsetChange]:
         """Move committed offsets of whole topics or single partitions, also backwards; or only show what would happen.
         Raises GroupNotFound, GroupNotEmpty while a member owns one of them, TopicNotFound, OffsetOutOfRange."""
-        request = group_pb.ResetOffsetsRequest(group=group, dry_run=dry_run)
-        for target, place in to.items():
-            if isinstance(target, str):
-                request.resets.add(topic=target, to=_convert.place_to_proto(place))
-            else:
-                topic, partition = target
-                request.resets.add(topic=topic, partition=partition, to=_convert.place_to_proto(place))
-        response = await self._call(_rpcs.RESET_OFFSETS, request)
-        return [_convert.change_from_proto(change) for change in response.changes]
+        requests = _convert.resets_to_proto(group, to)
+        changes: list[OffsetChange] = []
+        # One request is done as a whole or not at all. Where it takes several, all are tried before any is done.
+        for preview in [True] if dry_run else [True, False] if len(requests) > 1 else [False]:
+            changes.clear()
+            for request in requests:
+                request.dry_run = preview
+                response = await self._call(_rpcs.RESET_OFFSETS, request)
+                changes += map(_convert.change_from_proto, response.changes)
+        return sorted(changes, key=lambda change: change.partition)
 
     async def remove_member(self, group: str, *, member_id: str = "", instance_id: str = "") -> None:
         """Make a member leave, named by its id or as a static member by its instance id. Raises MemberNotFound."""
@@ -205,8 +263,12 @@ class AsyncAdmin:
 
     async def describe_cluster(self, topics: Iterable[str] = ()) -> ClusterInfo:
         """The brokers, and the leaders of these topics, or of all. Topics that do not exist are missing."""
-        request = cluster_pb.GetMetadataRequest(topics=topics)
-        return _convert.cluster_from_proto(await self._call(_rpcs.GET_METADATA, request))
+        response = cluster_pb.GetMetadataResponse()
+        for part in portions(list(topics)):
+            found = await self._call(_rpcs.GET_METADATA, cluster_pb.GetMetadataRequest(topics=part))
+            found.topics.extend(response.topics)
+            response = found
+        return _convert.cluster_from_proto(response)
 
     async def broker_info(self) -> BrokerInfo:
         """What the answering broker says about itself."""
@@ -214,10 +276,11 @@ class AsyncAdmin:
         return _convert.broker_from_proto(response)
 
 
-def raise_refused(response: group_pb.CommitOffsetsResponse) -> None:
+def raise_refused(responses: Iterable[group_pb.CommitOffsetsResponse]) -> None:
     """Raises CommitFailed if one of the offsets was refused."""
     refused: dict[TopicPartition, CursusError] = {
         TopicPartition(result.topic, result.partition): from_status(result.error)
+        for response in responses
         for result in response.results
         if result.HasField("error")
     }

@@ -14,26 +14,66 @@ from typing import Any, Final
 from cursus_grpc.errors import CursusError
 from cursus_grpc.types import RecordMetadata, TopicPartition
 
-# Guards the callbacks of all batches: taken once when a batch is settled and once by whoever waits for it.
-_CALLBACKS: Final = threading.Lock()
+# Guards the callbacks of all outcomes: taken once when one is decided and once by whoever waits for it.
+CALLBACKS: Final = threading.Lock()
 
 
-class Batch:
+class Outcome:
+    """Whether what was sent was stored: decided once, and told to whoever waits for it."""
+
+    __slots__ = ("_callbacks", "done", "error")
+    count: int
+    """How many records share it."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self.error: CursusError | None = None
+        self._callbacks: list[Callable[[], None]] | None = None  # made for the first who waits
+
+    def fail(self, error: CursusError) -> None:
+        """It will not be acknowledged. Runs the callbacks."""
+        self.error = error
+        self._settle()
+
+    def _settle(self) -> None:
+        with CALLBACKS:
+            assert not self.done, "an outcome is decided once"
+            self.done = True
+            callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            callback()
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Call it once the outcome is decided, on the event loop's thread; at once, and here, if it is already."""
+        with CALLBACKS:
+            if not self.done:
+                self._await(callback)
+                return
+        callback()
+
+    def _await(self, callback: Callable[[], None]) -> None:
+        if self._callbacks is None:
+            self._callbacks = []
+        self._callbacks.append(callback)
+
+    def metadata(self, index: int) -> RecordMetadata:
+        """Where record `index` lies. Raises the error if there is one."""
+        raise NotImplementedError
+
+
+class Batch(Outcome):
     """Records of one partition, collected, sent and settled together.
 
     While it is open the accumulator fills it; afterwards it belongs to its lane, which gives it its sequence.
     """
 
     __slots__ = (
-        "_callbacks",
         "append_time_ms",
         "base_offset",
         "count",
         "created_at",
         "deadline",
-        "done",
         "epoch",
-        "error",
         "first_sequence",
         "last_failure",
         "maybe_stored",
@@ -46,6 +86,7 @@ class Batch:
     )
 
     def __init__(self, place: TopicPartition, created_at: float, deadline: float) -> None:
+        super().__init__()
         self.place = place
         self.created_at = created_at
         self.deadline = deadline
@@ -59,11 +100,8 @@ class Batch:
         self.maybe_stored = False
         self.last_failure: CursusError | None = None
         self.settled = False  # its lane has decided; `done` follows when the application is told
-        self.done = False
         self.base_offset = -1
         self.append_time_ms = 0
-        self.error: CursusError | None = None
-        self._callbacks: list[Callable[[], None]] = []
 
     def stored(self, base_offset: int, append_time_ms: int) -> None:
         """The broker has acknowledged it. Runs the callbacks."""
@@ -71,40 +109,18 @@ class Batch:
         self.append_time_ms = append_time_ms
         self._settle()
 
-    def fail(self, error: CursusError) -> None:
-        """It will not be acknowledged. Runs the callbacks."""
-        self.error = error
-        self._settle()
-
-    def _settle(self) -> None:
-        with _CALLBACKS:
-            assert not self.done, "a batch is settled once"
-            self.done = True
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback()
-
-    def when_done(self, callback: Callable[[], None]) -> None:
-        """Call it once the batch is settled, on the event loop's thread; at once, and here, if it is already."""
-        with _CALLBACKS:
-            if not self.done:
-                self._callbacks.append(callback)
-                return
-        callback()
-
     def metadata(self, index: int) -> RecordMetadata:
-        """Where record `index` lies. Raises the batch's error."""
         if self.error is not None:
             raise self.error.copy()
         offset = self.base_offset + index if self.base_offset >= 0 else -1
         return RecordMetadata(*self.place, offset, self.append_time_ms)
 
 
-async def settled(batch: Batch) -> None:
-    """Wait until the batch is settled, for better or worse."""
-    if not batch.done:
+async def settled(outcome: Outcome) -> None:
+    """Wait until it is decided, for better or worse."""
+    if not outcome.done:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        batch.when_done(lambda: finish(waiter))
+        outcome.when_done(lambda: finish(waiter))
         await waiter
 
 
@@ -131,7 +147,8 @@ class Delivered:
 
     # Without an `__init__`: to call one for every record would be a tenth of the time it takes to send it.
     __slots__ = ("_batch", "_index")
-    _batch: Batch
+    _batch: Outcome
+    """Its batch; before the topic's partitions are known, the waiting record itself."""
     _index: int
 
     def done(self) -> bool:
@@ -207,14 +224,14 @@ DeliveryCallback = Callable[[RecordMetadata | None, CursusError | None], object]
 """Told of every record: its place, or why it has none."""
 
 
-def report(callback: DeliveryCallback, batch: Batch) -> None:
-    """Tell of every record of a settled batch."""
-    for index in range(batch.count):
+def report(callback: DeliveryCallback, outcome: Outcome) -> None:
+    """Tell of every record that shares a decided outcome."""
+    for index in range(outcome.count):
         try:
-            if batch.error is None:
-                callback(batch.metadata(index), None)
+            if outcome.error is None:
+                callback(outcome.metadata(index), None)
             else:
-                callback(None, batch.error)
+                callback(None, outcome.error)
         except Exception as error:
             _blame(callback, error)
 

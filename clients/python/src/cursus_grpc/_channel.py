@@ -17,7 +17,7 @@ from cursus_grpc._rpcs import Request, Response, Unary
 from cursus_grpc._status import from_rpc_error
 from cursus_grpc.errors import BrokerUnreachable, ClientClosed, CursusError, DeadlineExceeded, Refused, TlsFailed
 from cursus_grpc.types import TLS
-from cursus_transport import Channel, ChannelClosed, Limits, StreamCall, StreamLost
+from cursus_transport import Channel, ChannelClosed, Limits, NotConnected, StreamCall
 
 MIB: Final = 1024 * 1024
 DEFAULT_PORT: Final = 50051
@@ -127,12 +127,13 @@ class Connections:
         *,
         timeout_s: float | None = None,
         idempotent: bool = True,
+        patient: bool = True,
     ) -> tuple[Response, str]:
-        """As `call`, and tells which address answered."""
+        """As `call`, and tells which address answered. Without patience every address is tried once."""
         deadline = Deadline(self.settings.request_timeout_s if timeout_s is None else timeout_s)
         backoff = Backoff()
         while True:
-            address = await self.reach(deadline)
+            address = await self.reach(deadline, patient=patient)
             try:
                 return await self._call_once(method, request, address, deadline), address
             except CursusError as error:
@@ -142,10 +143,10 @@ class Connections:
                 # A broker that refuses our certificate says so only after the connection stands.
                 if isinstance(error, BrokerUnreachable) and (failed := await self._explain(address)) is not None:
                     raise failed from error
-                pause_s = backoff.next_s()
-                if not deadline.within(pause_s):
-                    raise
                 self._prefer_others(address)
+                pause_s = backoff.next_s()
+                if not patient or not deadline.within(pause_s):
+                    raise
                 await asyncio.sleep(pause_s)
 
     async def _call_once(
@@ -158,36 +159,52 @@ class Connections:
         except ChannelClosed as error:
             raise ClientClosed("the client is closed") from error
 
-    async def reach(self, deadline: Deadline) -> str:
-        """A bootstrap address that a connection stands to. Raises TlsFailed, BrokerUnreachable at the deadline."""
+    async def reach(self, deadline: Deadline, *, patient: bool = True) -> str:
+        """A bootstrap address that a connection stands to. Raises TlsFailed, and BrokerUnreachable with the reason of
+        each address: at the deadline, or without patience once all of them were tried."""
         backoff = Backoff()
+        reasons: dict[str, str] = {}
         while True:
-            for address in list(self._bootstrap):
+            addresses = list(self._bootstrap)
+            for number, address in enumerate(addresses):
                 left_s = deadline.left_s()
-                if await self.is_ready(address, _CONNECT_S if left_s is None else min(_CONNECT_S, left_s)):
+                # A share of the time each: one that swallows everything must not keep the others from being tried.
+                share_s = _CONNECT_S if left_s is None else min(_CONNECT_S, left_s / (len(addresses) - number))
+                try:
+                    await self._connect(address, share_s)
+                except NotConnected as lost:
+                    reasons[address] = lost.reason
+                except TimeoutError:
+                    # An earlier attempt that failed says more than a last one with hardly any time left.
+                    stage = self.channel(address).stage
+                    reasons.setdefault(address, f"{stage} takes longer than {share_s:.3g} s")
+                else:
                     return address
-                if (failed := await self._explain(address)) is not None:
-                    raise failed
                 self._prefer_others(address)
             pause_s = backoff.next_s()
-            if not deadline.within(pause_s):
-                raise BrokerUnreachable(f"no broker answers at {', '.join(self.settings.bootstrap)}")
+            if not patient or not deadline.within(pause_s):
+                raise BrokerUnreachable(
+                    "no broker answers " + "; ".join(f"at {address}: {reasons[address]}" for address in addresses)
+                )
             await asyncio.sleep(pause_s)
 
-    async def is_ready(self, address: str, timeout_s: float) -> bool:
-        """Whether a connection stands, or comes to stand within the timeout. A refused one is False at once."""
-        channel = self.channel(address)
+    async def _connect(self, address: str, timeout_s: float) -> None:
+        """Return once a connection stands. One that is refused is told at once. Raises NotConnected, TlsFailed,
+        TimeoutError, ClientClosed."""
+        deadline = Deadline(timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
-                await channel.connection()
-        except (StreamLost, TimeoutError):
-            return False
+                await self.channel(address).connection()
+        except NotConnected as lost:
+            # Where nobody is there is no TLS to look into.
+            if lost.answered and (failed := await self._explain(address, deadline.left_s())) is not None:
+                raise failed from lost
+            raise
         except ChannelClosed as error:
             raise ClientClosed("the client is closed") from error
-        return True
 
-    async def _explain(self, address: str) -> TlsFailed | None:
-        return await _tls.explain(address, self.settings.tls)
+    async def _explain(self, address: str, timeout_s: float | None = None) -> TlsFailed | None:
+        return await _tls.explain(address, self.settings.tls, timeout_s)
 
     def _prefer_others(self, address: str) -> None:
         """Try the address last from now on."""

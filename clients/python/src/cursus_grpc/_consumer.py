@@ -13,14 +13,18 @@ from cursus_grpc._channel import parse_bootstrap
 from cursus_grpc._commits import CommitCallback
 from cursus_grpc._consumer_core import ConsumerCore
 from cursus_grpc._consumer_settings import ConsumerOptions, ConsumerSettings
-from cursus_grpc._reading import Chunk, Failure, Reading, hand_out, take_batch
-from cursus_grpc._records import Record
+from cursus_grpc._reading import Chunk, Failure, Reading, Truncated, hand_out, take_batch, unfinished
+from cursus_grpc._records import Record, StoredBatch
 from cursus_grpc._retry import Deadline
 from cursus_grpc.errors import ClientClosed
-from cursus_grpc.types import BEGINNING, CommittedOffset, OffsetAndMetadata, Place, TopicPartition
+from cursus_grpc.types import BEGINNING, CommittedOffset, OffsetAndMetadata, Start, TopicPartition
 
 AsyncRebalanceCallback = Callable[[Sequence[TopicPartition]], Awaitable[object] | object]
 """Told of partitions that come or go. May be a coroutine function."""
+
+AsyncTruncationCallback = Callable[[TopicPartition, int, int], Awaitable[object] | object]
+"""Told of a partition whose log was cut below what was read: the position until then, and the offset it goes on
+from. May be a coroutine function."""
 
 Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
 
@@ -36,8 +40,8 @@ def as_commits(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
 
 
 def as_places(
-    partitions: Iterable[TopicPartition] | Mapping[TopicPartition, Place | None],
-) -> dict[TopicPartition, Place | None]:
+    partitions: Iterable[TopicPartition] | Mapping[TopicPartition, Start | None],
+) -> dict[TopicPartition, Start | None]:
     """What to assign in one form."""
     if isinstance(partitions, Mapping):
         return {TopicPartition(*place): start for place, start in partitions.items()}
@@ -72,9 +76,14 @@ class AsyncConsumer:
         on_assigned: AsyncRebalanceCallback | None = None,
         on_revoked: AsyncRebalanceCallback | None = None,
         on_lost: AsyncRebalanceCallback | None = None,
+        on_truncated: AsyncTruncationCallback | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
         """With `topics` or a `pattern` the consumer subscribes when it starts; else call `subscribe` or `assign`.
+
+        `on_truncated(partition, position, offset)` is called, when the consumer is asked for records, after power loss
+        or damage at the broker has cut a log below what was read: the records from `offset` up to `position` are gone,
+        and what is read next begins at `offset`. With `reset="error"` LogTruncated is raised instead.
 
         Raises ValueError for addresses and options that make no sense.
         """
@@ -84,6 +93,7 @@ class AsyncConsumer:
         self._topics = [topics] if isinstance(topics, str) else list(topics)
         self._pattern = pattern
         self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
+        self._on_truncated = on_truncated
         self._arrived = asyncio.Event()
         self._chunk: Chunk | None = None
         self._hand: Iterator[Record] = iter(())
@@ -121,11 +131,13 @@ class AsyncConsumer:
         on_assigned: AsyncRebalanceCallback | None = None,
         on_revoked: AsyncRebalanceCallback | None = None,
         on_lost: AsyncRebalanceCallback | None = None,
+        on_truncated: AsyncTruncationCallback | None = None,
     ) -> None:
         """Join the group for these topics, which need not exist yet, and those whose whole name matches the pattern
         (RE2). The callbacks are called while the consumer is asked for records: `on_revoked` before partitions are
         given to another member, the place to finish and commit; `on_lost` (default: `on_revoked`) where they were
         taken away already; `on_assigned` before their first record, the place to seek.
+        `on_truncated` is as in the constructor.
 
         Raises ValueError without a group, or if the consumer has partitions already.
         """
@@ -133,9 +145,10 @@ class AsyncConsumer:
         self._on_assigned = on_assigned or self._on_assigned
         self._on_revoked = on_revoked or self._on_revoked
         self._on_lost = on_lost or self._on_lost
+        self._on_truncated = on_truncated or self._on_truncated
         await core.subscribe(topics, pattern)
 
-    async def assign(self, partitions: Iterable[TopicPartition] | Mapping[TopicPartition, Place | None]) -> None:
+    async def assign(self, partitions: Iterable[TopicPartition] | Mapping[TopicPartition, Start | None]) -> None:
         """Read these partitions, instead of those assigned before: from the place given, else from where the group
         left off, else as `reset` says. Raises ValueError, NoCommittedOffset."""
         await (await self._started()).assign(as_places(partitions))
@@ -170,8 +183,8 @@ class AsyncConsumer:
         self._hand = iter(())
         chunk = await self._next_chunk(Deadline(timeout_s))
         while chunk is not None:
-            taken += take_batch(chunk, max_records - len(taken))
-            if len(taken) == max_records:
+            take_batch(chunk, core.inbox, taken, max_records)
+            if len(taken) == max_records or unfinished(chunk):
                 break
             self._chunk = chunk = core.take_more()
         return taken
@@ -198,6 +211,9 @@ class AsyncConsumer:
                 raise found.error
             if isinstance(found, Chunk):
                 return found
+            if isinstance(found, Truncated):
+                await self._tell_truncated(found)
+                continue
             await self._tell(self._on_revoked, places(found.revoked))
             await self._tell(self._on_lost or self._on_revoked, places(found.lost))
             await core.prepare(found)
@@ -219,11 +235,18 @@ class AsyncConsumer:
             if inspect.isawaitable(outcome):
                 await outcome
 
+    async def _tell_truncated(self, truncated: Truncated) -> None:
+        if self._on_truncated is not None and not truncated.reading.gone:
+            outcome = self._on_truncated(truncated.reading.place, truncated.position, truncated.offset)
+            if inspect.isawaitable(outcome):
+                await outcome
+
     async def range(
-        self, topic: str, partition: int, start: Place = BEGINNING, end_offset: int | None = None
+        self, topic: str, partition: int, start: Start = BEGINNING, end_offset: int | None = None
     ) -> AsyncIterator[Record]:
         """The records of one partition from a place up to, not including, `end_offset` (default: the end as it is
-        now), independent of what the consumer is assigned. Raises OffsetOutOfRange, TopicNotFound, PartitionNotFound.
+        now), independent of what the consumer is assigned. Raises OffsetOutOfRange, TopicNotFound, PartitionNotFound,
+        and LogTruncated if the log is cut below what was read, or has been since the epoch of a bookmark to start at.
         """
         core = await self._started()
         reader = await core.open_range(TopicPartition(topic, partition), start, end_offset)
@@ -234,10 +257,31 @@ class AsyncConsumer:
         finally:
             await core.close_range(reader)
 
+    async def range_batches(
+        self,
+        topic: str,
+        partition: int,
+        start: Start = BEGINNING,
+        end_offset: int | None = None,
+        *,
+        patience_s: float | None = None,
+    ) -> AsyncIterator[StoredBatch]:
+        """What `range` reads, as the batches it is stored in: whole ones, so the first may begin before the start and
+        the last end behind the end. A broker that is away is waited for; with `patience_s`, DeadlineExceeded is raised
+        when nothing has come for so long."""
+        core = await self._started()
+        reader = await core.open_range(TopicPartition(topic, partition), start, end_offset)
+        try:
+            while (chunk := await reader.next_chunk(patience_s)) is not None:
+                for batch in reader.hand_out_batches(chunk):
+                    yield batch
+        finally:
+            await core.close_range(reader)
+
     # Places
 
-    async def seek(self, partition: TopicPartition, to: Place) -> None:
-        """Go on at an offset, `BEGINNING`, `END` or a `Timestamp`. Takes effect with the next record.
+    async def seek(self, partition: TopicPartition, to: Start) -> None:
+        """Go on at an offset, `BEGINNING`, `END`, a `Timestamp` or a bookmark. Takes effect with the next record.
 
         Raises ValueError for a partition that is not assigned.
         """
@@ -254,6 +298,11 @@ class AsyncConsumer:
     async def position(self, partition: TopicPartition) -> int:
         """The offset of the next record to be handed out. Raises ValueError if the partition is not assigned."""
         return await (await self._started()).position(partition)
+
+    async def bookmark(self, partition: TopicPartition) -> OffsetAndMetadata:
+        """The position with the epoch it stands in, to be kept with an application's results and given to `seek` or
+        `assign` later: if the log was cut below it meanwhile, that is noticed. Raises ValueError likewise."""
+        return await (await self._started()).bookmark(partition)
 
     async def lag(self, partition: TopicPartition) -> int:
         """How many records lie between the position and the end of the log. Raises ValueError likewise."""

@@ -10,13 +10,24 @@ from typing import Final
 
 from cursus_grpc import _convert, _rpcs
 from cursus_grpc._channel import Connections, ConnectionSettings
-from cursus_grpc._commits import CommitCallback, Commits
+from cursus_grpc._commits import CommitCallback, Commits, unsaved
 from cursus_grpc._consumer_settings import ConsumerSettings
 from cursus_grpc._membership import Membership, MembershipSettings
 from cursus_grpc._metadata import ClusterView
-from cursus_grpc._partition_stream import PartitionStream
+from cursus_grpc._partition_stream import PartitionStream, tell_truncation
 from cursus_grpc._range_reader import RangeReader
-from cursus_grpc._reading import UNKNOWN, Chunk, Event, Failure, Inbox, Reading, Rebalance, Signal, unfinished
+from cursus_grpc._reading import (
+    UNKNOWN,
+    Chunk,
+    Event,
+    Failure,
+    Inbox,
+    Reading,
+    Rebalance,
+    Signal,
+    Truncated,
+    unfinished,
+)
 from cursus_grpc._retry import Deadline
 from cursus_grpc.errors import CommitFailed, CursusError, DeadlineExceeded, NoCommittedOffset, OffsetOutOfRange
 from cursus_grpc.types import (
@@ -24,7 +35,7 @@ from cursus_grpc.types import (
     END,
     CommittedOffset,
     OffsetAndMetadata,
-    Place,
+    Start,
     TopicPartition,
 )
 from cursus_proto.v1 import topic_service_pb2 as topic_pb
@@ -35,20 +46,26 @@ _log = logging.getLogger("cursus_grpc")
 _MIN_WINDOW_BYTES: Final = 64 * 1024
 
 
+def known_start(start: Start) -> tuple[int, int | None]:
+    """Offset and epoch of a start, as far as they are known before the broker is asked. An offset alone is not: the
+    broker may not have it, and then the reset policy decides."""
+    return (start.offset, start.leader_epoch) if isinstance(start, OffsetAndMetadata) else (UNKNOWN, None)
+
+
 class ConsumerCore:
     """Made and used on one event loop, but for the methods that say otherwise."""
 
     def __init__(self, bootstrap: tuple[str, ...], settings: ConsumerSettings, arrived: Signal) -> None:
         """`arrived` wakes the application when there is something to take."""
         self.settings = settings
-        self.inbox = Inbox(arrived)
+        self.inbox = Inbox(arrived, settings.unpacked_within)
         self.assignment: dict[TopicPartition, Reading] = {}
         """What the application reads, as far as it has been told."""
         self._connections = Connections(
             ConnectionSettings(bootstrap, settings.tls, settings.client_id, settings.request_timeout_s)
         )
         self._cluster = ClusterView(self._connections)
-        self.commits = Commits(settings.group, self._connections)
+        self.commits = Commits(settings.group, self._connections, self.assignment, self._ask_again)
         self._membership: Membership | None = None
         self._streams: dict[TopicPartition, PartitionStream] = {}
         self._ranges: set[RangeReader] = set()
@@ -84,11 +101,11 @@ class ConsumerCore:
             self.inbox,
             self._connections,
             self.commits.committed_offset,
-            self._detach,
+            self._take_over,
         )
         self._start_auto_commit()
 
-    async def assign(self, partitions: Mapping[TopicPartition, Place | None]) -> None:
+    async def assign(self, partitions: Mapping[TopicPartition, Start | None]) -> None:
         """Read these partitions, instead of those assigned before, each from its place or, where that is None, from
         where the group left off or the reset policy says. Raises ValueError, NoCommittedOffset."""
         if self._membership is not None:
@@ -96,43 +113,46 @@ class ConsumerCore:
         for topic, _ in partitions:
             _convert.require_text("a topic's name", topic)
         await self._let_go(list(self.assignment.values()))
-        unplaced = [place for place, start in partitions.items() if start is None]
-        left_off = await self._starts_without_place(unplaced)
-        for place, start in partitions.items():
-            self.assignment[place] = Reading(place)
-            self._read(self.assignment[place], left_off[place] if start is None else start, len(partitions))
+        committed = await self._committed([place for place, start in partitions.items() if start is None])
+        starts = {
+            place: self._left_off(place, committed.get(place)) if start is None else start
+            for place, start in partitions.items()
+        }
+        for place, start in starts.items():
+            reading = self.assignment[place] = Reading(place, *known_start(start))
+            self._read(reading, start, len(starts))
+        for place, found in committed.items():
+            if found.offset is not None and found.truncated_from is not None:
+                tell_truncation(self.inbox, Truncated(self.assignment[place], found.truncated_from, found.offset))
         self._start_auto_commit()
 
     def _require_unused(self) -> None:
         if self._membership is not None or self.assignment:
             raise ValueError("the consumer has its partitions already")
 
-    async def _starts_without_place(self, places: list[TopicPartition]) -> dict[TopicPartition, Place]:
-        committed: dict[TopicPartition, CommittedOffset] = {}
-        if places and self.settings.group is not None:
-            committed = await self.commits.committed(places)
-        starts: dict[TopicPartition, Place] = {}
-        for place in places:
-            found = committed.get(place)
-            if found is not None and found.offset is not None:
-                starts[place] = found.offset
-            elif self.settings.reset == "error":
-                raise NoCommittedOffset(place)
-            else:
-                starts[place] = END if self.settings.reset == "latest" else BEGINNING
-        return starts
+    async def _committed(self, places: list[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
+        return await self.commits.committed(places) if places and self.settings.group is not None else {}
 
-    def _read(self, reading: Reading, start: Place, sharers: int) -> PartitionStream:
+    def _left_off(self, place: TopicPartition, found: CommittedOffset | None) -> Start:
+        """Where the group is, else where the reset policy says. Raises NoCommittedOffset."""
+        if found is not None and found.offset is not None:
+            return OffsetAndMetadata(found.offset, leader_epoch=found.leader_epoch)
+        if self.settings.reset == "error":
+            raise NoCommittedOffset(place)
+        return END if self.settings.reset == "latest" else BEGINNING
+
+    def _read(self, reading: Reading, start: Start, sharers: int) -> PartitionStream:
         """Open the partition's own stream."""
         window = max(_MIN_WINDOW_BYTES, self.settings.prefetch_bytes // max(1, sharers))
         stream = self._streams[reading.place] = PartitionStream(
             reading,
-            start,
+            start.offset if isinstance(start, OffsetAndMetadata) else start,
             self.inbox,
             self._connections,
             self._cluster,
             window_bytes=window,
             reset=self.settings.reset,
+            in_group=self._membership is not None,
         )
         return stream
 
@@ -143,6 +163,13 @@ class ConsumerCore:
         self._membership.detach()
         for reading in self.assignment.values():
             if not reading.gone:
+                self._read(reading, reading.fetched, len(self.assignment))
+
+    def _take_over(self) -> None:
+        """Read the group's partitions over streams of their own, also those whose stream has ended already."""
+        self._detach()
+        for place, reading in self.assignment.items():
+            if not reading.gone and (stream := self._streams.get(place)) is not None and stream.ended.is_set():
                 self._read(reading, reading.fetched, len(self.assignment))
 
     # Handing out
@@ -222,13 +249,17 @@ class ConsumerCore:
             raise ValueError(f"{place[0]}[{place[1]}] is not assigned to this consumer")
         return found
 
-    async def seek(self, place: TopicPartition, to: Place) -> None:
+    async def seek(self, place: TopicPartition, to: Start) -> None:
         """Raises ValueError for a partition that is not assigned, DeadlineExceeded."""
         reading = self.reading(place)
         self._detach()
         if (stream := self._streams.pop(reading.place, None)) is not None:
             await stream.close()
-        reading.jump(to if isinstance(to, int) else UNKNOWN)
+        offset, epoch = known_start(to)
+        if isinstance(to, int):
+            # Up to where it has been, the epoch is known; beyond, the application knows better.
+            offset, epoch = to, reading.epoch if to <= reading.fetched else None
+        reading.jump(offset, epoch)
         reading.paused = False
         self.inbox.drop_void()
         self.inbox.look_again()
@@ -263,6 +294,11 @@ class ConsumerCore:
             await self._until_started(self._streams[reading.place])
         return reading.position
 
+    async def bookmark(self, place: TopicPartition) -> OffsetAndMetadata:
+        """Raises ValueError for a partition that is not assigned, DeadlineExceeded."""
+        await self.position(place)
+        return self.reading(place).handed_out()
+
     async def lag(self, place: TopicPartition) -> int:
         """Raises ValueError for a partition that is not assigned, and what calls raise."""
         position = await self.position(place)
@@ -272,13 +308,13 @@ class ConsumerCore:
         request = topic_pb.ListOffsetsRequest(topic=place[0], partitions=[place[1]], at=_convert.place_to_proto(END))
         return (await self._connections.call(_rpcs.LIST_OFFSETS, request)).offsets[0].offset
 
-    async def open_range(self, place: TopicPartition, start: Place, end_offset: int | None) -> RangeReader:
+    async def open_range(self, place: TopicPartition, start: Start, end_offset: int | None) -> RangeReader:
         """Read one partition from a place up to an offset (None: the end as it is now), beside everything else."""
         _convert.require_text("the topic's name", place.topic)
-        inbox = Inbox(arrived := asyncio.Event())
+        inbox = Inbox(arrived := asyncio.Event(), self.settings.unpacked_within)
         stream = PartitionStream(
-            Reading(place),
-            start,
+            Reading(place, *known_start(start)),
+            start.offset if isinstance(start, OffsetAndMetadata) else start,
             inbox,
             self._connections,
             self._cluster,
@@ -298,17 +334,22 @@ class ConsumerCore:
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Where the application is: the offsets after what it was handed out last. For its own thread."""
         return {
-            place: OffsetAndMetadata(position)
+            place: handed_out
             for place, reading in self.assignment.items()
-            if (position := reading.position) != UNKNOWN
+            if (handed_out := reading.handed_out()).offset != UNKNOWN
         }
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Raises CommitFailed, ValueError without a group, and what calls raise."""
         await self.commits.commit(offsets, self._membership)
-        for place, one in offsets.items():
-            if (reading := self.assignment.get(place)) is not None:
-                reading.committed = one.offset
+
+    def _ask_again(self, reading: Reading) -> None:
+        """A commit was refused because the log was cut. The partition's own stream, which is the one to go back, is
+        told the same as soon as it asks whether it can go on."""
+        if self._membership is not None and not self._membership.detached:
+            self._detach()
+        elif (stream := self._streams.get(reading.place)) is not None:
+            stream.reopen()
 
     async def commit_soon(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
@@ -328,13 +369,8 @@ class ConsumerCore:
     async def _commit_safe(self, readings: Iterable[Reading]) -> None:
         """Commit what was processed, as far as it is new. A failure is logged: the next time may succeed, and if not,
         records come again, which at-least-once allows."""
-        offsets = {
-            reading.place: OffsetAndMetadata(safe)
-            for reading in readings
-            if (safe := reading.safe) not in (UNKNOWN, reading.committed)
-        }
         try:
-            await self.commit(offsets)
+            await self.commits.commit(unsaved(readings), self._membership)
         except CommitFailed as error:
             _log.warning("auto commit refused: %s", error)
         except CursusError as error:

@@ -8,6 +8,7 @@ from typing import TypedDict
 from cursus_grpc._channel import MIB
 from cursus_grpc._convert import STRATEGIES, require_text
 from cursus_grpc.types import TLS, Reset, Strategy
+from cursus_proto.bounds import MAX_UNPACKED_BYTES, MAX_UNPACKED_RECORDS, Bounds
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -18,6 +19,8 @@ class ConsumerOptions(TypedDict, total=False):
     auto_commit: bool
     auto_commit_interval_ms: float
     prefetch_bytes: int
+    max_unpacked_bytes: int
+    max_unpacked_records: int
     session_timeout_ms: int
     rebalance_timeout_ms: int
     strategy: Strategy | None
@@ -39,6 +42,10 @@ class ConsumerSettings:
     auto_commit_interval_ms: float = 5_000.0
     prefetch_bytes: int = 16 * MIB
     """Bytes received and not handed out yet. Exceeded by at most one response of the broker."""
+    max_unpacked_bytes: int = MAX_UNPACKED_BYTES
+    """What a compressed batch may unpack to. A larger one is not handed out: BatchTooLarge."""
+    max_unpacked_records: int = MAX_UNPACKED_RECORDS
+    """Records of a batch, together with their headers, likewise."""
     session_timeout_ms: int = 30_000
     """How long the group waits for a member whose connection broke."""
     rebalance_timeout_ms: int = 10_000
@@ -58,9 +65,15 @@ class ConsumerSettings:
             raise ValueError(f"strategy is one of {', '.join(STRATEGIES)}, not {self.strategy!r}")
         if self.auto_commit_interval_ms <= 0 or self.prefetch_bytes < 1 or self.request_timeout_s <= 0:
             raise ValueError("auto_commit_interval_ms, prefetch_bytes and request_timeout_s must be positive")
+        if min(self.max_unpacked_bytes, self.max_unpacked_records) < 1:
+            raise ValueError("max_unpacked_bytes and max_unpacked_records must be positive")
         if self.group == "":
             raise ValueError("group must not be empty")
         # Found out here: later it would be a broken message, on an event loop that nobody watches.
         for name in ("group", "instance_id", "client_id"):
             if (value := getattr(self, name)) is not None:
                 require_text(name, value)
+
+    @property
+    def unpacked_within(self) -> Bounds:
+        return Bounds(self.max_unpacked_bytes, self.max_unpacked_records)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from cursus_grpc.types import (
@@ -21,6 +21,7 @@ from cursus_grpc.types import (
     PartitionInfo,
     PartitionLeader,
     Place,
+    ProducerState,
     Strategy,
     Timestamp,
     TopicConfig,
@@ -29,10 +30,13 @@ from cursus_grpc.types import (
     TopicLeaders,
     TopicPartition,
 )
+from cursus_proto.bounds import portions
 from cursus_proto.v1 import cluster_service_pb2 as cluster_pb
 from cursus_proto.v1 import group_service_pb2 as group_pb
+from cursus_proto.v1 import publish_service_pb2 as publish_pb
 from cursus_proto.v1 import topic_service_pb2 as topic_pb
 from cursus_proto.v1.records_pb2 import OFFSET_EDGE_EARLIEST, OFFSET_EDGE_LATEST, OffsetSpec
+from cursus_proto.v1.records_pb2 import TopicPartition as PartitionName
 
 STRATEGIES: Final[dict[Strategy, group_pb.AssignmentStrategy.ValueType]] = {
     "modulo": group_pb.ASSIGNMENT_STRATEGY_MODULO,
@@ -113,7 +117,30 @@ def description_from_proto(response: topic_pb.DescribeTopicResponse) -> TopicDes
 
 def listed_from_proto(one: topic_pb.ListedOffset) -> ListedOffset:
     time_ms = one.append_time_ms if one.HasField("append_time_ms") else None
-    return ListedOffset(one.partition, one.offset, time_ms, one.earliest_offset, one.next_offset)
+    return ListedOffset(
+        one.partition,
+        one.offset,
+        time_ms,
+        one.earliest_offset,
+        one.next_offset,
+        one.leader_epoch,
+        one.synced_offset,
+    )
+
+
+def producers_from_proto(response: publish_pb.DescribeProducersResponse) -> dict[bytes, ProducerState]:
+    """Those that are known, by id."""
+    return {
+        one.id: ProducerState(
+            one.epoch,
+            one.next_sequence,
+            one.checksum if one.HasField("checksum") else None,
+            one.last_append_time_ms,
+            one.incomplete,
+        )
+        for one in response.producers
+        if one.known
+    }
 
 
 def summary_from_proto(summary: group_pb.GroupSummary) -> GroupSummary:
@@ -151,6 +178,7 @@ def group_from_proto(response: group_pb.DescribeGroupResponse) -> GroupDescripti
             part.lag_records,
             part.lag_seconds,
             part.metadata,
+            part.truncated_from if part.HasField("truncated_from") else None,
         )
         for part in response.partitions
     )
@@ -160,19 +188,51 @@ def group_from_proto(response: group_pb.DescribeGroupResponse) -> GroupDescripti
 def committed_from_proto(response: group_pb.FetchOffsetsResponse) -> dict[TopicPartition, CommittedOffset]:
     return {
         TopicPartition(one.topic, one.partition): CommittedOffset(
-            one.next_offset if one.HasField("next_offset") else None, one.metadata, one.commit_time_ms
+            one.next_offset if one.HasField("next_offset") else None,
+            one.metadata,
+            one.commit_time_ms,
+            one.leader_epoch if one.HasField("leader_epoch") else None,
+            one.truncated_from if one.HasField("truncated_from") else None,
         )
         for one in response.offsets
     }
 
 
-def commits_to_proto(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[group_pb.CommitOffset]:
-    return [
+def offset_questions(group: str, partitions: Iterable[TopicPartition]) -> Iterator[group_pb.FetchOffsetsRequest]:
+    """What a group has committed for these, or for all it has if there are none."""
+    for part in portions([PartitionName(topic=topic, partition=partition) for topic, partition in partitions]):
+        yield group_pb.FetchOffsetsRequest(group=group, partitions=part)
+
+
+def commits_to_proto(
+    request: group_pb.CommitOffsetsRequest, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+) -> Iterator[group_pb.CommitOffsetsRequest]:
+    """The request with these offsets, as often as it takes."""
+    commits = [
         group_pb.CommitOffset(
-            topic=place.topic, partition=place.partition, next_offset=one.offset, metadata=one.metadata
+            topic=place.topic,
+            partition=place.partition,
+            next_offset=one.offset,
+            metadata=one.metadata,
+            leader_epoch=one.leader_epoch,
         )
         for place, one in offsets.items()
     ]
+    for part in portions(commits, size_of=group_pb.CommitOffset.ByteSize):
+        del request.offsets[:]
+        request.offsets.extend(part)
+        yield request
+
+
+def resets_to_proto(group: str, to: Mapping[str | TopicPartition, Place]) -> list[group_pb.ResetOffsetsRequest]:
+    """Whole topics by their names, single partitions otherwise."""
+    resets = [
+        group_pb.OffsetReset(topic=target, to=place_to_proto(place))
+        if isinstance(target, str)
+        else group_pb.OffsetReset(topic=target[0], partition=target[1], to=place_to_proto(place))
+        for target, place in to.items()
+    ]
+    return [group_pb.ResetOffsetsRequest(group=group, resets=part) for part in portions(resets)]
 
 
 def change_from_proto(change: group_pb.OffsetChange) -> OffsetChange:

@@ -27,8 +27,10 @@ from cursus_grpc.errors import (
     BrokerFailed,
     CursusError,
     DeliveryTimeout,
+    ProducerForgotten,
     SequenceConflict,
     SequenceGap,
+    SequenceTooOld,
     StorageFailed,
 )
 from cursus_grpc.types import TopicPartition
@@ -58,6 +60,8 @@ class Lane:
         self.queued = False
         """Whether the lane stands in a sender's queue of lanes that may have something to send."""
         self.leader = ""
+        self.deadline = 0.0
+        """Of the youngest batch."""
         self.in_flight: deque[Batch] = deque()
         """Numbered batches without an outcome, in sequence."""
         self.sent = 0
@@ -130,8 +134,11 @@ class Lane:
         if not self._is_awaited(batch, attempt):
             return []
         batch.last_failure = error
-        if isinstance(error, (StorageFailed, BrokerFailed)):
-            # Written perhaps, and only the sync or the answer failed; then those behind it may be written too.
+        if isinstance(error, ProducerForgotten):
+            return self._forgotten(error)
+        if batch.maybe_stored or isinstance(error, (StorageFailed, BrokerFailed)):
+            # Written perhaps: now, with only the sync or the answer failed, or by an attempt whose connection broke.
+            # Then those behind it may be written too, although this one was refused.
             self._doubt_sent()
         if error.retriable:
             self.failures += 1
@@ -144,10 +151,18 @@ class Lane:
             self._begin_epoch()
             return []
         self._take_head()
-        if not isinstance(error, SequenceConflict):
+        if not isinstance(error, (SequenceConflict, SequenceTooOld)):
             # A conflict means that the number is taken, so the later ones have their place; otherwise it is missing.
             self._begin_epoch()
         return [] if batch.settled else [_decide(batch, error)]
+
+    def _forgotten(self, error: ProducerForgotten) -> list[Verdict]:
+        """The broker does not know what it has of the lane. What may be among it is not sent again: nobody would notice
+        that it is stored twice. The rest begins a new epoch: behind this refusal nothing of the old one is stored."""
+        doubtful = [] if error.never_known else [one for one in self.in_flight if one.maybe_stored and not one.settled]
+        verdicts = [_decide(batch, _in_doubt(error)) for batch in doubtful]
+        self._begin_epoch()
+        return verdicts
 
     def connection_lost(self, error: CursusError) -> None:
         """The stream that carried the lane's batches is gone, and with it the answers."""
@@ -186,11 +201,7 @@ class Lane:
         for batch in waiting:
             if batch.settled:
                 continue
-            fate = error
-            if batch.maybe_stored or batch.on_wire:
-                fate = DeliveryTimeout(f"{error}; the record may have been stored", maybe_stored=True)
-                fate.__cause__ = error
-            verdicts.append(_decide(batch, fate))
+            verdicts.append(_decide(batch, _in_doubt(error) if batch.maybe_stored or batch.on_wire else error))
         self.in_flight.clear()
         self.sealed.clear()
         self.open = None
@@ -255,8 +266,15 @@ def _decide(batch: Batch, error: CursusError | None, base_offset: int = -1, appe
     return Verdict(batch, error, base_offset, append_time_ms)
 
 
+def _in_doubt(cause: CursusError) -> DeliveryTimeout:
+    error = DeliveryTimeout(f"{cause}; the record may have been stored", maybe_stored=True)
+    error.__cause__ = cause
+    return error
+
+
 def _timed_out(batch: Batch, maybe_stored: bool) -> DeliveryTimeout:
     fate = "it may have been stored" if maybe_stored else "it was not stored"
-    error = DeliveryTimeout(f"not acknowledged within the delivery timeout; {fate}", maybe_stored)
+    why = f": {batch.last_failure}" if batch.last_failure is not None else ""
+    error = DeliveryTimeout(f"not acknowledged within the delivery timeout; {fate}{why}", maybe_stored)
     error.__cause__ = batch.last_failure
     return error

@@ -17,8 +17,8 @@ from typing import Final
 
 from cursus_grpc._channel import Connections, exchange, read, write
 from cursus_grpc._convert import STRATEGIES, place_to_proto
-from cursus_grpc._partition_stream import Credit, skipped
-from cursus_grpc._reading import Chunk, Failure, Inbox, Reading, Rebalance
+from cursus_grpc._partition_stream import Credit, skipped, tell_truncation
+from cursus_grpc._reading import Chunk, Failure, Inbox, Reading, Rebalance, Truncated
 from cursus_grpc._records import next_offset, payload_bytes
 from cursus_grpc._retry import Backoff
 from cursus_grpc._rpcs import GET_BROKER_INFO, SUBSCRIBE
@@ -66,7 +66,8 @@ class Membership:
         take_over: Callable[[], None],
     ) -> None:
         """`committed` looks up what the group has committed; `take_over` is called where a resumed subscription does
-        not begin where we were, and is to read the partitions over streams of their own."""
+        not begin where we were, or another log has taken the place of ours, and is to read the partitions over streams
+        of their own."""
         self.member_id = ""
         self.generation = 0
         self.detached = False
@@ -208,34 +209,44 @@ class Membership:
     async def _assign(self, assignment: pb.SubscribeAssignment, resumed: bool) -> None:
         """Put a change of ownership into the inbox. `resumed`: the first one on this stream."""
         self.generation = assignment.generation
-        starts = {TopicPartition(one.topic, one.partition): one.start_offset for one in assignment.partitions}
+        starts = {TopicPartition(one.topic, one.partition): one for one in assignment.partitions}
         gone = [reading for place, reading in self._owned.items() if place not in starts]
         for reading in gone:
             reading.gone = True
             del self._owned[reading.place]
-        if resumed:
-            for place, reading in self._owned.items():
+        for place, reading in self._owned.items():
+            # On the same stream only a topic that was deleted and made anew changes the epoch.
+            if resumed or starts[place].leader_epoch != reading.epoch:
                 await self._resume(reading, starts[place])
-        assigned = [Reading(place, start) for place, start in starts.items() if place not in self._owned]
+        assigned = [
+            Reading(place, start.start_offset, start.leader_epoch)
+            for place, start in starts.items()
+            if place not in self._owned
+        ]
         for reading in assigned:
             self._owned[reading.place] = reading
         # On a new stream nobody asked us to let go: what is missing was taken away in our absence.
         revoked, lost = ([], gone) if resumed else (gone, [])
         self._inbox.put_event(Rebalance(assignment.generation, self._stream, revoked, lost, assigned))
+        for reading in assigned:
+            start = starts[reading.place]
+            if start.HasField("truncated_from"):
+                tell_truncation(self._inbox, Truncated(reading, start.truncated_from, start.start_offset))
         self._inbox.drop_void()
 
-    async def _resume(self, reading: Reading, start_offset: int) -> None:
+    async def _resume(self, reading: Reading, start: pb.AssignedPartition) -> None:
         """Go on after a broken stream. The subscription begins again at the committed offset or, without one, where the
         reset policy says. Unless the group has gone on without us, we want to go on where we were: behind that, lest
         we skip something; before that, lest we receive everything again after every break and, on a bad line, never
-        come to an end. The partitions' own streams begin where we want.
+        come to an end. The partitions' own streams begin where we want. They also name the epoch we were in: if it has
+        changed, they are told whether the log was cut below us, which the subscription's start does not tell.
         """
-        if self.detached or start_offset == reading.fetched:
+        if start.leader_epoch == reading.epoch and (self.detached or start.start_offset == reading.fetched):
             return
-        if start_offset > reading.fetched:
+        if start.start_offset > reading.fetched and not self.detached:
             committed = await self._committed(reading.place)
-            if committed is not None and committed >= start_offset:
-                reading.jump(start_offset)
+            if committed is not None and committed >= start.start_offset:
+                reading.jump(start.start_offset, start.leader_epoch)
                 return
         self._take_over()
 

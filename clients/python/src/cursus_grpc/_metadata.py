@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +12,7 @@ from cursus_grpc._channel import Connections
 from cursus_grpc._rpcs import GET_BROKER_INFO, GET_METADATA
 from cursus_grpc.errors import PartitionNotFound, TopicNotFound
 from cursus_grpc.types import BrokerAddress
+from cursus_proto.bounds import portions
 from cursus_proto.v1 import cluster_service_pb2 as pb
 
 _UNSPECIFIED: Final = frozenset({"0.0.0.0", "::", ""})
@@ -56,18 +57,15 @@ class ClusterView:
             await self.refresh([topic], timeout_s)
             view = self._known(topic)
         if not 0 <= partition < view.partition_count:
-            raise PartitionNotFound(
-                f"topic {topic!r} has no partition {partition}: it has {view.partition_count}, numbered from 0",
-                {"topic": topic, "partition": str(partition), "partitions": str(view.partition_count)},
-            )
+            raise no_partition(topic, partition, view.partition_count)
         return view.leaders[partition]
 
-    async def refresh(self, names: Iterable[str], timeout_s: float | None = None) -> None:
-        """Ask for these topics again. Those that are gone are forgotten."""
+    async def refresh(self, names: Iterable[str], timeout_s: float | None = None, *, patient: bool = True) -> None:
+        """Ask for these topics again, `patient` as in `Connections.call_any`. Those that are gone are forgotten."""
         wanted = list(dict.fromkeys(names))
         fresh = [name for name in wanted if name not in self._asking]
         if fresh:
-            task = asyncio.create_task(self._ask(fresh, timeout_s), name="cursus-metadata")
+            task = asyncio.create_task(self._ask(fresh, timeout_s, patient), name="cursus-metadata")
             for name in fresh:
                 self._asking[name] = task
             task.add_done_callback(lambda done: self._answered(done, fresh))
@@ -88,16 +86,23 @@ class ClusterView:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
 
-    async def max_batch_bytes(self, timeout_s: float | None = None) -> int:
+    async def max_batch_bytes(self, *, patient: bool = True) -> int:
         """The largest record set the brokers take, asked for once."""
         if self._max_batch_bytes is None:
-            info = await self._connections.call(GET_BROKER_INFO, pb.GetBrokerInfoRequest(), timeout_s=timeout_s)
+            request = pb.GetBrokerInfoRequest()
+            info, _ = await self._connections.call_any(GET_BROKER_INFO, request, patient=patient)
             self._max_batch_bytes = info.max_batch_bytes
         return self._max_batch_bytes
 
-    async def _ask(self, names: list[str], timeout_s: float | None) -> None:
+    async def _ask(self, names: list[str], timeout_s: float | None, patient: bool) -> None:
+        for part in portions(names):
+            await self._ask_for(part, timeout_s, patient)
+
+    async def _ask_for(self, names: Sequence[str], timeout_s: float | None, patient: bool) -> None:
         request = pb.GetMetadataRequest(topics=names)
-        response, answered_by = await self._connections.call_any(GET_METADATA, request, timeout_s=timeout_s)
+        response, answered_by = await self._connections.call_any(
+            GET_METADATA, request, timeout_s=timeout_s, patient=patient
+        )
         addresses = broker_targets(response, answered_by)
         now = time.monotonic()
         found: dict[str, TopicView] = {}
@@ -113,8 +118,19 @@ class ClusterView:
     def _known(self, name: str) -> TopicView:
         found = self._topics.get(name)
         if found is None:
-            raise TopicNotFound(f"topic {name!r} does not exist", {"topic": name})
+            raise no_topic(name)
         return found
+
+
+def no_topic(name: str) -> TopicNotFound:
+    return TopicNotFound(f"topic {name!r} does not exist", {"topic": name})
+
+
+def no_partition(topic: str, partition: int, count: int) -> PartitionNotFound:
+    return PartitionNotFound(
+        f"topic {topic!r} has no partition {partition}: it has {count}, numbered from 0",
+        {"topic": topic, "partition": str(partition), "partitions": str(count)},
+    )
 
 
 def broker_targets(response: pb.GetMetadataResponse, answered_by: str) -> dict[int, str]:

@@ -11,11 +11,11 @@ from typing import Final
 from cursus_grpc._channel import Connections, exchange, read, write
 from cursus_grpc._convert import place_to_proto
 from cursus_grpc._metadata import ClusterView
-from cursus_grpc._reading import UNKNOWN, Chunk, Failure, Inbox, Reading
+from cursus_grpc._reading import UNKNOWN, Chunk, Failure, Inbox, Reading, Truncated
 from cursus_grpc._records import next_offset, payload_bytes
 from cursus_grpc._retry import Backoff
 from cursus_grpc._rpcs import CONSUME
-from cursus_grpc.errors import BrokerUnreachable, CursusError, OffsetOutOfRange
+from cursus_grpc.errors import BrokerUnreachable, CursusError, LogTruncated, NotFound, OffsetOutOfRange
 from cursus_grpc.types import BEGINNING, END, Place, Reset
 from cursus_proto.internal.v1.opaque_pb2 import ConsumedBatches, ConsumeResponse
 from cursus_proto.v1 import consume_service_pb2 as pb
@@ -86,7 +86,9 @@ class PartitionStream:
         window_bytes: int,
         reset: Reset,
         end_offset: int | None = None,
+        in_group: bool = False,
     ) -> None:
+        """`in_group`: the group tells when the topic is gone, and it is not told here."""
         self.reading = reading
         self.ended = asyncio.Event()
         """Set when nothing more will come."""
@@ -99,6 +101,7 @@ class PartitionStream:
         self._credit = Credit(window_bytes)
         self._reset: Reset = reset
         self.end_offset = end_offset
+        self._in_group = in_group
         self._version = reading.version
         self._call: ConsumeCall | None = None
         self._task = asyncio.create_task(self._run(), name=f"cursus-read-{reading.place}")
@@ -110,18 +113,26 @@ class PartitionStream:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
+    def reopen(self) -> None:
+        """Ask the broker again whether we can go on where we are."""
+        if self._call is not None:
+            self._call.cancel()
+
     async def _run(self) -> None:
         backoff = Backoff()
         try:
             while not self._at_end():
                 try:
                     await self._session(backoff)
+                except LogTruncated as error:
+                    self._cut(error.offset, error.leader_epoch)
+                    if self._reset == "error" or not await self._is_worth_another_try(backoff):
+                        raise
                 except OffsetOutOfRange as error:
                     if self._reset == "error":
                         raise
-                    self._start = BEGINNING if self._reset == "earliest" else END
-                    self.reading.fetched = UNKNOWN
-                    if not await self._is_worth_another_try(error, backoff):
+                    self._look_elsewhere(error)
+                    if not await self._is_worth_another_try(backoff):
                         raise
                 except CursusError as error:
                     if not error.retriable:
@@ -130,14 +141,37 @@ class PartitionStream:
                     await asyncio.sleep(backoff.next_s())
                     await self._ask_for_leader()
         except CursusError as error:
-            self._inbox.put_event(Failure(error))
+            if not (self._in_group and isinstance(error, NotFound)):
+                self._inbox.put_event(Failure(error))
         finally:
             self.started.set()
             self.ended.set()
             self._inbox.look_again()
 
+    def _cut(self, offset: int, epoch: int) -> None:
+        """Go back to where the log was cut, and tell the application if it has been further."""
+        reading = self.reading
+        position = reading.cut(offset, epoch)
+        self._version = reading.version
+        self._inbox.drop_void()
+        if position <= offset:
+            _log.warning("%s[%d]: the log was cut at offset %d, and only %d was read", *reading.place, offset, position)
+        elif self._reset != "error":  # else the exception tells it
+            tell_truncation(self._inbox, Truncated(reading, position, offset))
+
+    def _look_elsewhere(self, error: OffsetOutOfRange) -> None:
+        """The offset is not in the log. If it is above the end, records are gone that somebody has read, though the
+        broker does not know of a cut, as after a backup was restored: what comes next is at the end, not at the
+        beginning."""
+        reading = self.reading
+        if reading.fetched != UNKNOWN and reading.epoch is not None and reading.fetched > error.latest >= 0:
+            self._cut(error.latest, reading.epoch)
+            return
+        self._start = BEGINNING if self._reset == "earliest" else END
+        reading.fetched = UNKNOWN
+
     @staticmethod
-    async def _is_worth_another_try(error: OffsetOutOfRange, backoff: Backoff) -> bool:
+    async def _is_worth_another_try(backoff: Backoff) -> bool:
         # Retention may move on between the question and the answer, but not for ever.
         if backoff.failures > 10:
             return False
@@ -158,10 +192,11 @@ class PartitionStream:
         """One stream from its opening to its end. Raises what ends it before its time."""
         topic, partition = self.reading.place
         address = await self._find_leader(topic, partition)
-        self._call = call = CONSUME.call(self._connections.channel(address))
+        call = CONSUME.call(self._connections.channel(address))
         granting: asyncio.Task[None] | None = None
         try:
             await self._open(call)
+            self._call = call
             backoff.reset()
             granting = asyncio.create_task(grant(call, self._credit), name="cursus-grant")
             while (response := await read(call)) is not None:
@@ -192,6 +227,7 @@ class PartitionStream:
             partition=partition,
             start_at=place_to_proto(self._start if reading.fetched == UNKNOWN else reading.fetched),
             grant=self._credit.initial(),
+            leader_epoch=None if reading.fetched == UNKNOWN else reading.epoch,
         )
         if self.end_offset is not None:
             start.end_offset = self.end_offset
@@ -201,6 +237,8 @@ class PartitionStream:
             return
         if reading.fetched == UNKNOWN:
             reading.start_at(started.start_offset)
+        # What was read before stands in this epoch too: the broker would have told of a cut.
+        reading.epoch = started.leader_epoch
         self.started.set()
 
     def _receive(self, message: ConsumedBatches) -> None:
@@ -222,6 +260,17 @@ def skipped(wanted: int, found: int, end: int) -> OffsetOutOfRange:
         f"offset {wanted} is outside [{found}, {end}]",
         {"requested": str(wanted), "earliest": str(found), "latest": str(end)},
     )
+
+
+def tell_truncation(inbox: Inbox, truncated: Truncated) -> None:
+    """Records were read that are not in the log any more."""
+    _log.warning(
+        "%s[%d]: the log was cut at offset %d, by power loss or damage, after %d was reached; going on from there",
+        *truncated.reading.place,
+        truncated.offset,
+        truncated.position,
+    )
+    inbox.put_event(truncated)
 
 
 async def grant(call: ConsumeCall, credit: Credit) -> None:

@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Generic, Literal, Self, TypedDict, Unpack
 
-from cursus_grpc._accumulator import Accumulator, AccumulatorSettings, Attributes, DeliveryType, Unrouted, as_bytes
+from cursus_grpc import _tls
+from cursus_grpc._accumulator import Accumulator, AccumulatorSettings, Attributes, DeliveryType, as_bytes
 from cursus_grpc._batch import AsyncDelivery, DeliveryCallback, finish, settled
 from cursus_grpc._channel import MIB, Connections, ConnectionSettings, parse_bootstrap
 from cursus_grpc._convert import require_text
 from cursus_grpc._lane import MAX_IN_FLIGHT
 from cursus_grpc._metadata import ClusterView
 from cursus_grpc._retry import Deadline
+from cursus_grpc._router import Router
 from cursus_grpc._sender import Sender, SenderSettings
 from cursus_grpc._wire import ACKS, CODECS
-from cursus_grpc.errors import BrokerUnreachable, BufferFull, ClientClosed, PartitionNotFound
+from cursus_grpc.errors import BufferFull, ClientClosed
 from cursus_grpc.types import TLS, Acks, Compression, Headers
-
-_MARGIN_S: Final = 1.0
 
 
 class ProducerOptions(TypedDict, total=False):
@@ -60,7 +60,7 @@ class ProducerSettings:
     """Encoded bytes of records that are not settled yet. When it is full, `send` does as `on_full` says."""
     on_full: Literal["block", "raise"] = "block"
     max_block_s: float = 60.0
-    """How long `send` may wait for room in the buffer, or for the partitions of a topic."""
+    """How long `send` may wait for room in the buffer, if that is not longer than the delivery timeout."""
     delivery_timeout_s: float = 120.0
     """From `send` to the outcome, over all retries."""
     request_timeout_s: float = 30.0
@@ -91,20 +91,26 @@ class ProducerSettings:
         if not 1 <= self.max_in_flight <= MAX_IN_FLIGHT:
             raise ValueError(f"max_in_flight is 1 to {MAX_IN_FLIGHT}, not {self.max_in_flight}")
 
-
-Obstacle = Unrouted | BufferFull | PartitionNotFound
-"""Why a record could not be taken at once, where waiting or asking may help."""
+    @property
+    def longest_block_s(self) -> float:
+        """How long `send` may keep its caller."""
+        return min(self.max_block_s, self.delivery_timeout_s)
 
 
 class ProducerCore(Generic[DeliveryType]):
     """What both producers share. Made and used on its event loop; `accumulator` may be used from any thread."""
 
     def __init__(self, bootstrap: tuple[str, ...], settings: ProducerSettings, delivery: type[DeliveryType]) -> None:
+        """Raises OSError for certificates that cannot be read: there is no call later on that could tell."""
+        if settings.tls is not None:
+            _tls.context(settings.tls)
         self.settings = settings
         self._connections = Connections(
             ConnectionSettings(bootstrap, settings.tls, settings.client_id, settings.request_timeout_s)
         )
         self._cluster = ClusterView(self._connections)
+        loop = asyncio.get_running_loop()
+        self._router = Router(self._cluster, settings.metadata_max_age_s, loop)
         self._sender = Sender(
             SenderSettings(
                 acks=ACKS[settings.acks],
@@ -112,13 +118,12 @@ class ProducerCore(Generic[DeliveryType]):
                 linger_s=settings.linger_ms / 1000,
                 delivery_timeout_s=settings.delivery_timeout_s,
                 request_timeout_s=settings.request_timeout_s,
-                metadata_max_age_s=settings.metadata_max_age_s,
                 client_id=settings.client_id,
                 producer_id=uuid.uuid4().bytes,
             ),
             self._connections,
-            self._cluster,
-            asyncio.get_running_loop(),
+            self._router,
+            loop,
         )
         self.accumulator: Accumulator[DeliveryType] = Accumulator(
             AccumulatorSettings(
@@ -130,6 +135,7 @@ class ProducerCore(Generic[DeliveryType]):
             ),
             delivery,
             self._sender.wake,
+            self._router.ask,
             settings.on_delivery,
         )
         self._sender.start(self.accumulator)
@@ -137,60 +143,43 @@ class ProducerCore(Generic[DeliveryType]):
     async def send_late(
         self,
         topic: str,
-        value: bytes | str,
+        value: bytes | str | None,
         key: bytes | None,
         partition: int | None,
         attributes: Attributes | None,
-        obstacle: Obstacle,
+        full: BufferFull,
     ) -> DeliveryType:
-        """Do what is needed to take a record that `append` did not take because of `obstacle`, within `max_block_s`.
-
-        Raises what `AsyncProducer.send` raises.
-        """
-        deadline = Deadline(self.settings.max_block_s)
+        """Take a record that `append` did not take because the buffer was `full`, as soon as there is room. Raises what
+        `AsyncProducer.send` raises."""
+        deadline = Deadline(self.settings.longest_block_s)
         while True:
-            if not isinstance(obstacle, BufferFull):
-                await self._route(topic, deadline)
-            elif self.settings.on_full == "raise":
-                raise obstacle
-            else:
-                await self._wait_for_room(obstacle, deadline)
+            await self._wait_for_room(full, deadline)
             try:
                 return self.accumulator.append(topic, value, key, partition, attributes)
-            except (Unrouted, BufferFull, PartitionNotFound) as again:
-                if isinstance(again, PartitionNotFound):
-                    raise  # the partitions were asked for just now
-                obstacle = again
+            except BufferFull as again:
+                full = again
 
     async def _wait_for_room(self, full: BufferFull, deadline: Deadline) -> None:
         room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.accumulator.when_room(lambda: finish(room))
+
+        def there_is_some() -> None:
+            finish(room)
+
+        self.accumulator.when_room(there_is_some)
         try:
             async with asyncio.timeout(deadline.left_s()):
                 await room
         except TimeoutError:
             raise full from None
-
-    async def _route(self, topic: str, deadline: Deadline) -> None:
-        """Ask for the topic's partitions. Raises TopicNotFound, BrokerUnreachable, TlsFailed, DeadlineExceeded."""
-        try:
-            # Later than the calls' own deadlines, which know better what is wrong. It matters where the answer is
-            # shared with somebody who waits longer.
-            async with asyncio.timeout((deadline.left_s() or 0.0) + _MARGIN_S):
-                await self._cluster.refresh([topic], deadline.left_s())
-                view = await self._cluster.topic(topic, deadline.left_s())
-                self.accumulator.limit(await self._cluster.max_batch_bytes(deadline.left_s()))
-        except TimeoutError as error:
-            raise BrokerUnreachable(f"the partitions of {topic!r} are not known yet") from error
-        self.accumulator.route(topic, view.leaders)
-
-    async def partition_count(self, topic: str) -> int:
-        return (await self._cluster.topic(topic)).partition_count
+        finally:
+            self.accumulator.room_or_not(there_is_some)
 
     async def flush(self, timeout_s: float | None) -> bool:
         """Send everything now and wait until it is settled. False if that took longer than the timeout."""
         try:
             async with asyncio.timeout(timeout_s):
+                # First: what goes to a batch after it was sealed would linger there.
+                await self._router.caught_up()
                 for batch in self.accumulator.seal_all():
                     await settled(batch)
         except TimeoutError:
@@ -204,7 +193,9 @@ class ProducerCore(Generic[DeliveryType]):
             await self.flush(timeout_s)
         finally:
             await self._sender.close()
-            self.accumulator.settle(self.accumulator.abandon(ClientClosed("the producer was closed before the answer")))
+            closed = ClientClosed("the producer was closed before the answer")
+            self.accumulator.settle(self.accumulator.abandon(closed))
+            await self._router.abandon(closed)
             await self._cluster.close()
             await self._connections.close()
 
@@ -249,7 +240,8 @@ class AsyncProducer:
     def __init__(self, bootstrap: str | Iterable[str], **options: Unpack[ProducerOptions]) -> None:
         """`bootstrap` names one or more brokers, `"host:port,host:port"` or a list. Nothing is connected yet.
 
-        Raises ValueError for addresses and options that make no sense.
+        Raises ValueError for addresses and options that make no sense. Certificates are read at the first use, which
+        raises OSError if it cannot be done.
         """
         self._core: ProducerCore[AsyncDelivery] | None = None
         self._bootstrap = parse_bootstrap(bootstrap)
@@ -279,7 +271,7 @@ class AsyncProducer:
     async def send(
         self,
         topic: str,
-        value: bytes | str,
+        value: bytes | str | None,
         key: bytes | str | None = None,
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
@@ -291,13 +283,17 @@ class AsyncProducer:
     ) -> AsyncDelivery:
         """Take a record; await what this returns to know where it was stored.
 
+        A value of None is null, which is not an empty value: for a key it says that there is nothing any more. It has
+        to be said, so a call without a value is a TypeError.
+
         The partition is the one given, else the key's, else the next in turn; the time, in milliseconds since 1970, the
         one given, else the broker's when it is stored.
 
-        Waits, for at most `max_block_s`, only for a topic that was not used before and for room in the buffer.
+        Waits for nothing but room in the buffer, for at most `max_block_s` and never longer than `delivery_timeout_s`.
+        No broker need be there yet, and what it says of topic and partition is told by the delivery.
 
-        Raises TopicNotFound, PartitionNotFound, RecordTooLarge, BufferFull, BrokerUnreachable, TlsFailed, ClientClosed:
-        then the record was not taken.
+        Raises BufferFull, RecordTooLarge, PartitionNotFound for a negative one, ClientClosed, TypeError or ValueError
+        for what is no record: then it was not taken.
         """
         core = self._core or self._started()
         if key is not None and type(key) is not bytes:
@@ -307,8 +303,10 @@ class AsyncProducer:
         accumulator = core.accumulator
         try:
             delivery = accumulator.append(topic, value, key, partition, attributes)
-        except (Unrouted, BufferFull, PartitionNotFound) as obstacle:
-            return await core.send_late(topic, value, key, partition, attributes, obstacle)
+        except BufferFull as full:
+            if self._settings.on_full == "raise":
+                raise
+            return await core.send_late(topic, value, key, partition, attributes, full)
         if accumulator.behind:
             # Without this a loop around `send` would keep the event loop to itself until the buffer is full.
             await asyncio.sleep(0)

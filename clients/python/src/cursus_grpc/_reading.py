@@ -20,8 +20,9 @@ from operator import length_hint
 from typing import Final, Protocol
 
 from cursus_grpc._records import Record, Unpacked, make_records, next_offset, unpack
-from cursus_grpc.errors import CursusError
-from cursus_grpc.types import TopicPartition
+from cursus_grpc.errors import ClientError, CursusError
+from cursus_grpc.types import OffsetAndMetadata, TopicPartition
+from cursus_proto.bounds import Bounds
 from cursus_proto.internal.v1.opaque_pb2 import RecordBatch
 
 UNKNOWN: Final = -1
@@ -53,20 +54,38 @@ class Hand:
 
 
 class Reading:
-    """A partition that the consumer reads. `safe <= position <= fetched`, once they are known."""
+    """A partition that the consumer reads. `safe <= position <= fetched`, once they are known, and all of them stand in
+    the leader epoch `epoch`."""
 
-    __slots__ = ("_hand", "_lock", "_position", "_safe", "committed", "fetched", "gone", "paused", "place", "version")
+    __slots__ = (
+        "_epoch_before_cut",
+        "_hand",
+        "_lock",
+        "_position",
+        "_safe",
+        "committed",
+        "epoch",
+        "fetched",
+        "gone",
+        "paused",
+        "place",
+        "version",
+    )
 
-    def __init__(self, place: TopicPartition, offset: int = UNKNOWN) -> None:
+    def __init__(self, place: TopicPartition, offset: int = UNKNOWN, epoch: int | None = None) -> None:
         self.place = place
+        self.epoch = epoch
+        """None until the broker has told it."""
         self.fetched = offset
         """The next offset to receive; UNKNOWN until the broker has resolved where the reading starts."""
         self.committed = UNKNOWN
+        """What need not be committed again: it is, or it never can be."""
         self.paused = False
         self.gone = False
         """Not assigned any more."""
         self.version = 0
-        """Counts jumps: what was received before a jump is not handed out after it."""
+        """Counts jumps and cuts: what was received before one is not handed out after it."""
+        self._epoch_before_cut: int | None = None
         self._position = offset
         self._safe = offset
         self._hand: Hand | None = None
@@ -84,6 +103,24 @@ class Reading:
         hand = self._hand
         return self._safe if hand is None else hand.safe
 
+    def handed_out(self) -> OffsetAndMetadata:
+        """The position as it may be committed, with the epoch it stands in."""
+        with self._lock:
+            return OffsetAndMetadata(self.position, leader_epoch=self.epoch)
+
+    def processed(self) -> OffsetAndMetadata:
+        """What is safe to commit, with the epoch it stands in."""
+        with self._lock:
+            return OffsetAndMetadata(self.safe, leader_epoch=self.epoch)
+
+    def epoch_of(self, offset: int) -> int | None:
+        """The epoch in which the application came to an offset that it names itself. One that it has not come to since
+        the log was cut is from before the cut."""
+        with self._lock:
+            if self._epoch_before_cut is not None and offset > self.position:
+                return self._epoch_before_cut
+            return self.epoch
+
     def start_at(self, offset: int) -> None:
         """The broker has resolved where the reading starts. What is being handed out meanwhile goes on."""
         with self._lock:
@@ -91,12 +128,30 @@ class Reading:
             if self._hand is None:
                 self._position = self._safe = offset
 
-    def jump(self, offset: int = UNKNOWN) -> None:
+    def jump(self, offset: int = UNKNOWN, epoch: int | None = None) -> None:
         """Go on elsewhere; what was received is void."""
         with self._lock:
             self.version += 1
             self.fetched = self._position = self._safe = offset
+            self.epoch = epoch
             self._let_go()
+
+    def cut(self, offset: int, epoch: int) -> int:
+        """The log was cut at `offset`. Go on from there or, where the application has not come that far, from where it
+        is: what was received and not handed out is void, also below the cut, since it can be read again. Answers where
+        the application was."""
+        with self._lock:
+            if self._hand is not None:
+                # First of all: the application may be taking records on its own thread, and each one counts.
+                self._hand.stop()
+            position, safe = self.position, self.safe
+            self._let_go()
+            self.version += 1
+            self._epoch_before_cut, self.epoch = self.epoch, epoch
+            self.committed = UNKNOWN
+            self.fetched = self._position = min(position, offset)
+            self._safe = min(safe, offset)
+            return position
 
     def take_in_hand(self, hand: Hand, version: int) -> bool:
         """Follow what is handed out. False if the reading has jumped since that version."""
@@ -115,11 +170,14 @@ class Reading:
                 self._let_go()
             return is_followed
 
-    def advance(self, position: int) -> None:
-        """Everything before was handed out at once. Nothing of it is processed yet."""
+    def advance(self, position: int, version: int) -> bool:
+        """Everything before is handed out at once. Nothing of it is processed yet. False if the reading has jumped
+        since that version: then it must not be handed out."""
         with self._lock:
-            self._position = position
-            self._let_go()
+            if self.version == version:
+                self._position = position
+                self._let_go()
+            return self.version == version
 
     def settle(self) -> None:
         """Everything that was handed out is processed."""
@@ -178,7 +236,18 @@ class Rebalance:
     assigned: Sequence[Reading]
 
 
-Event = Failure | Rebalance
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """The log was cut below what the application, or its group, had read."""
+
+    reading: Reading
+    position: int
+    """Where it was."""
+    offset: int
+    """Where it goes on."""
+
+
+Event = Failure | Rebalance | Truncated
 
 
 class Signal(Protocol):
@@ -192,7 +261,9 @@ class Signal(Protocol):
 class Inbox:
     """Filled on one event loop. What it holds may be taken by another thread, if the signal is for threads."""
 
-    def __init__(self, arrived: Signal) -> None:
+    def __init__(self, arrived: Signal, within: Bounds) -> None:
+        """`within` bounds what a batch may unpack to when it is handed out."""
+        self.within = within
         self.attention = False
         """True when whoever hands out records should stop and come back: an event waits, or a partition was paused,
         moved or taken away."""
@@ -276,7 +347,7 @@ def hand_out(chunk: Chunk, inbox: Inbox, end_offset: int | None = None) -> Itera
     """The records of a chunk, up to `end_offset`, one by one. A record counts as processed when the next one is asked
     for.
 
-    Stops early if something needs attention; call `unfinished` afterwards. Raises CorruptBatch.
+    Stops early if something needs attention; call `unfinished` afterwards. Raises CorruptBatch, BatchTooLarge.
     """
     # One after the other in C: a generator around each batch's generator would cost as much as a record's making.
     return chain.from_iterable(_hands(chunk, inbox, end_offset))
@@ -285,7 +356,7 @@ def hand_out(chunk: Chunk, inbox: Inbox, end_offset: int | None = None) -> Itera
 def _hands(chunk: Chunk, inbox: Inbox, end_offset: int | None) -> Iterator[Iterator[Record]]:
     reading, batches = chunk.reading, chunk.batches
     while batches and not chunk.void and not inbox.attention:
-        unpacked = unpack(batches[0], reading.place, reading.position)
+        unpacked = unpack(batches[0], reading.place, reading.position, inbox.within)
         if end_offset is not None:
             unpacked = unpacked.until(end_offset)
         hand = Hand(unpacked)
@@ -300,21 +371,26 @@ def _hands(chunk: Chunk, inbox: Inbox, end_offset: int | None) -> Iterator[Itera
             batches.clear()
 
 
-def take_batch(chunk: Chunk, max_records: int) -> list[Record]:
-    """Up to `max_records` records of a chunk at once. What they leave of it is unfinished."""
+def take_batch(chunk: Chunk, inbox: Inbox, taken: list[Record], max_records: int) -> None:
+    """Add records of a chunk to those that were taken, up to `max_records`, all at once. What is not taken is
+    unfinished. Raises CorruptBatch, BatchTooLarge, but only if nothing was taken: what was must not be lost."""
     reading, batches = chunk.reading, chunk.batches
-    taken: list[Record] = []
     while batches and len(taken) < max_records and not chunk.void:
         batch = batches[0]
-        records = unpack(batch, reading.place, reading.position).records()
+        try:
+            records = unpack(batch, reading.place, reading.position, inbox.within).records()
+        except ClientError:
+            if taken:
+                return
+            raise
         room = max_records - len(taken)
+        is_rest = room < len(records)
+        after = records[room].offset if is_rest else max(reading.position, next_offset(batch))
+        if not reading.advance(after, chunk.version):
+            break
         taken += records[:room]
-        if room < len(records):
-            reading.advance(records[room].offset)
-        else:
-            reading.advance(max(reading.position, next_offset(batch)))
+        if not is_rest:
             batches.popleft()
-    return taken
 
 
 def unfinished(chunk: Chunk) -> bool:

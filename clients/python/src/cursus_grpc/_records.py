@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from cursus_grpc.errors import CorruptBatch
+from cursus_grpc.errors import BatchTooLarge, CorruptBatch
 from cursus_grpc.types import TopicPartition
 from cursus_proto import codecs
 from cursus_proto import records as record_sets
+from cursus_proto.bounds import Bounds
 from cursus_proto.internal.v1.opaque_pb2 import RecordBatch
 from cursus_proto.uniform import cut_values
 from cursus_proto.v1 import records_pb2
@@ -39,7 +40,7 @@ class BatchInfo:
         packed = self._packed  # looked at first: another thread may parse it meanwhile, and then lets go of it
         messages = self._messages
         if messages is None:
-            messages = self._messages = record_sets.unpack(packed)
+            messages = self._messages = record_sets.parse(packed)
             self._packed = b""
         return messages[offset - self._base_offset]
 
@@ -54,7 +55,8 @@ class Record:
     __slots__ = ("_batch", "offset", "value")
     _batch: BatchInfo
     offset: int
-    value: bytes
+    value: bytes | None
+    """None: null, which is not an empty value."""
 
     @property
     def topic(self) -> str:
@@ -81,8 +83,9 @@ class Record:
         return self._batch.append_time_ms
 
     @property
-    def headers(self) -> tuple[tuple[str, bytes], ...]:
-        return tuple((header.key, header.value) for header in self._message.headers)
+    def headers(self) -> tuple[tuple[str, bytes | None], ...]:
+        """A value of None is null."""
+        return tuple((header.key, value_of(header)) for header in self._message.headers)
 
     @property
     def event_type(self) -> bytes:
@@ -136,11 +139,17 @@ def _restore(place: tuple[str, int, int], append_time_ms: int, packed: bytes) ->
     topic, partition, offset = place
     messages = record_sets.unpack(packed)
     batch = BatchInfo(TopicPartition(topic, partition), append_time_ms, offset, packed, messages)
-    (record,) = make_records([messages[0].value], [offset], batch)
+    (record,) = make_records([value_of(messages[0])], [offset], batch)
     return record
 
 
-def make_records(values: Iterable[bytes], offsets: Iterable[int], batch: BatchInfo) -> Iterator[Record]:
+def value_of(message: records_pb2.Record | records_pb2.Header) -> bytes | None:
+    """None: null."""
+    value = message.value
+    return value if value or message.HasField("value") else None
+
+
+def make_records(values: Iterable[bytes | None], offsets: Iterable[int], batch: BatchInfo) -> Iterator[Record]:
     """Records of a batch, each made when it is asked for. They are then as short-lived as they can be, and that halves
     their cost. An offset is taken only for a value that is there."""
     for value, offset in zip(values, offsets):  # noqa: B905  # what stops handing out empties the values
@@ -164,7 +173,7 @@ def payload_bytes(batch: RecordBatch) -> int:
 class Unpacked(NamedTuple):
     """The values of a batch from some offset on, and what makes records of them."""
 
-    values: list[bytes]
+    values: list[bytes | None]
     offsets: range
     batch: BatchInfo
 
@@ -177,22 +186,52 @@ class Unpacked(NamedTuple):
         return Unpacked(self.values[:count], self.offsets[:count], self.batch)
 
 
-def unpack(batch: RecordBatch, place: TopicPartition, first_offset: int) -> Unpacked:
-    """The records of a batch from `first_offset` on. Raises CorruptBatch."""
-    codec = batch.codec
-    is_plain = codecs.is_plain(codec)
-    packed = batch.records if is_plain else batch.compressed_records
-    if record_sets.checksum(packed) != batch.records_crc32c:
-        raise _corrupt(place, batch, "its checksum does not fit")
+class StoredBatch(NamedTuple):
+    """A batch as it is stored, for programs that take its records apart themselves, all at once."""
+
+    base_offset: int
+    """Of the first record; the others follow one by one."""
+    record_count: int
+    append_time_ms: int
+    producer_id: bytes
+    """Empty: nobody's."""
+    producer_epoch: int
+    first_sequence: int
+    """-1: not numbered."""
+    packed: bytes
+    """The records as an encoded `cursus.v1.RecordSet`, not compressed. Its checksum was right."""
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.record_count
+
+
+def stored_batch(batch: RecordBatch, place: TopicPartition, within: Bounds) -> StoredBatch:
+    """Raises CorruptBatch, BatchTooLarge."""
+    return StoredBatch(
+        batch.base_offset,
+        batch.record_count,
+        batch.append_time_ms,
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.first_sequence,
+        _plain(batch, place, within),
+    )
+
+
+def unpack(batch: RecordBatch, place: TopicPartition, first_offset: int, within: Bounds) -> Unpacked:
+    """The records of a batch from `first_offset` on. Raises CorruptBatch, and BatchTooLarge before anything is made of
+    one that holds more than it may."""
     base, count = batch.base_offset, batch.record_count
+    plain = _plain(batch, place, within)
     messages: Sequence[records_pb2.Record] | None = None
     try:
-        plain = packed if is_plain else codecs.decompress(codec, packed)
         values = cut_values(plain, count)
         if values is None:
-            messages = record_sets.unpack(plain)
-            values = [message.value for message in messages]
-    except (codecs.CodecError, record_sets.MalformedRecordSet) as error:
+            messages = record_sets.parse(plain)
+            # As `value_of`, without a call for each.
+            values = [value if (value := message.value) or message.HasField("value") else None for message in messages]
+    except record_sets.MalformedRecordSet as error:
         raise _corrupt(place, batch, str(error)) from error
     if len(values) != count:
         raise _corrupt(place, batch, f"it holds {len(values)} records and claims {count}")
@@ -204,8 +243,35 @@ def unpack(batch: RecordBatch, place: TopicPartition, first_offset: int) -> Unpa
     return Unpacked(values, range(start, start + len(values)), info)
 
 
+def _plain(batch: RecordBatch, place: TopicPartition, within: Bounds) -> bytes:
+    """The batch's set, checked, not compressed and no larger than it may be."""
+    is_plain = codecs.is_plain(batch.codec)
+    packed = batch.records if is_plain else batch.compressed_records
+    if record_sets.checksum(packed) != batch.records_crc32c:
+        raise _corrupt(place, batch, "its checksum does not fit")
+    if batch.record_count > within.max_records:
+        raise _too_large(place, batch, f"holds {batch.record_count} records, more than {within.max_records}")
+    try:
+        plain = packed if is_plain else record_sets.decompress(packed, batch.codec, within.max_bytes)
+        record_sets.check(plain, within.max_records)
+    except record_sets.RecordSetTooLarge as error:
+        raise _too_large(place, batch, str(error)) from error
+    except record_sets.MalformedRecordSet as error:
+        raise _corrupt(place, batch, str(error)) from error
+    return plain
+
+
 def _corrupt(place: TopicPartition, batch: RecordBatch, what: str) -> CorruptBatch:
     return CorruptBatch(
         f"the batch at offset {batch.base_offset} of {place.topic}[{place.partition}] is damaged: {what}",
         {"topic": place.topic, "partition": str(place.partition), "offset": str(batch.base_offset)},
     )
+
+
+def _too_large(place: TopicPartition, batch: RecordBatch, what: str) -> BatchTooLarge:
+    end = next_offset(batch)
+    message = (
+        f"the batch at offset {batch.base_offset} of {place.topic}[{place.partition}] {what}: seek to offset {end} to"
+        " go on behind it, or allow the consumer more with max_unpacked_bytes and max_unpacked_records"
+    )
+    return BatchTooLarge(message, place, batch.base_offset, end)

@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 
 from cursus_proto.internal.v1 import opaque_pb2 as opaque
 from cursus_proto.v1 import cluster_service_pb2 as cluster
+from cursus_proto.v1 import consume_service_pb2 as consume
 from cursus_proto.v1 import group_service_pb2 as group
 from cursus_proto.v1 import publish_service_pb2 as publish
 from cursus_proto.v1 import topic_service_pb2 as topic
@@ -43,6 +44,7 @@ class Stream(Generic[Response]):
 
 _TOPICS = "/cursus.v1.TopicService/"
 _GROUPS = "/cursus.v1.GroupService/"
+_PUBLISHING = "/cursus.v1.PublishService/"
 _CLUSTER = "/cursus.v1.ClusterService/"
 
 CREATE_TOPIC: Final = Unary(_TOPICS + "CreateTopic", topic.CreateTopicRequest, topic.CreateTopicResponse)
@@ -65,7 +67,15 @@ RESET_OFFSETS: Final = Unary(_GROUPS + "ResetOffsets", group.ResetOffsetsRequest
 GET_METADATA: Final = Unary(_CLUSTER + "GetMetadata", cluster.GetMetadataRequest, cluster.GetMetadataResponse)
 GET_BROKER_INFO: Final = Unary(_CLUSTER + "GetBrokerInfo", cluster.GetBrokerInfoRequest, cluster.GetBrokerInfoResponse)
 
-PUBLISH_STREAM: Final = Stream("/cursus.v1.PublishService/PublishStream", publish.PublishStreamResponse)
+DESCRIBE_PRODUCERS: Final = Unary(
+    _PUBLISHING + "DescribeProducers", publish.DescribeProducersRequest, publish.DescribeProducersResponse
+)
+RELEASE_PRODUCERS: Final = Unary(
+    _PUBLISHING + "ReleaseProducers", publish.ReleaseProducersRequest, publish.ReleaseProducersResponse
+)
+
+PUBLISH_STREAM: Final = Stream(_PUBLISHING + "PublishStream", publish.PublishStreamResponse)
+FETCH: Final = Unary("/cursus.v1.ConsumeService/Fetch", consume.FetchRequest, opaque.FetchResponse)
 # Parsed with sets as bytes: a set is checked against its checksum before it is unpacked.
 CONSUME: Final = Stream("/cursus.v1.ConsumeService/Consume", opaque.ConsumeResponse)
 SUBSCRIBE: Final = Stream("/cursus.v1.ConsumeService/Subscribe", opaque.SubscribeResponse)

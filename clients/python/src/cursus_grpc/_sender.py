@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -13,12 +13,20 @@ from cursus_grpc._accumulator import Accumulator
 from cursus_grpc._batch import Batch
 from cursus_grpc._channel import Connections, exchange, read, write
 from cursus_grpc._lane import Lane, UnlikelyAnswer, Verdict
-from cursus_grpc._metadata import ClusterView
 from cursus_grpc._retry import Backoff
+from cursus_grpc._router import Router
 from cursus_grpc._rpcs import PUBLISH_STREAM
 from cursus_grpc._status import from_status
 from cursus_grpc._wire import pack, publish_message
-from cursus_grpc.errors import BrokerUnreachable, CursusError, DeadlineExceeded, NotFound, NotLeader, SequenceGap
+from cursus_grpc.errors import (
+    BrokerUnreachable,
+    CursusError,
+    DeadlineExceeded,
+    NotFound,
+    NotLeader,
+    ProducerForgotten,
+    SequenceGap,
+)
 from cursus_proto.v1 import publish_service_pb2 as pb
 from cursus_proto.v1.records_pb2 import CODEC_NONE
 from cursus_transport import StreamCall
@@ -40,7 +48,6 @@ class SenderSettings:
     linger_s: float
     delivery_timeout_s: float
     request_timeout_s: float
-    metadata_max_age_s: float
     client_id: str
     producer_id: bytes
 
@@ -52,23 +59,23 @@ class Sender:
         self,
         settings: SenderSettings,
         connections: Connections,
-        cluster: ClusterView,
+        router: Router,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._settings = settings
         self._connections = connections
-        self._cluster = cluster
+        self._router = router
         self._loop = loop
         self._accumulator: Accumulator[Any]
         self._streams: dict[str, _PublishStream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._must_refresh = asyncio.Event()
         self._woken = False
 
     def start(self, accumulator: Accumulator[Any]) -> None:
         self._accumulator = accumulator
+        self._router.start(accumulator, self.wake)
         self._spawn(self._expire(), "cursus-expire")
-        self._spawn(self._refresh(), "cursus-refresh")
+        self._spawn(self._router.run(), "cursus-route")
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = self._loop.create_task(work, name=name)
@@ -95,7 +102,7 @@ class Sender:
             leaders = {lane.leader for lane in self._accumulator.ready}
         for leader in leaders - self._streams.keys():
             stream = self._streams[leader] = _PublishStream(
-                leader, self._settings, self._accumulator, self._connections, self._must_refresh
+                leader, self._settings, self._accumulator, self._connections, self._router.doubt
             )
             self._spawn(stream.run(), f"cursus-publish-{leader}")
         for stream in self._streams.values():
@@ -107,32 +114,10 @@ class Sender:
             verdicts, deadline = self._accumulator.expire(now)
             if verdicts:
                 self._accumulator.settle(verdicts)
-            # A batch made while this sleeps has a later deadline than the ones there were, if there were any.
-            await asyncio.sleep((deadline or now + self._settings.delivery_timeout_s) - now)
-
-    async def _refresh(self) -> None:
-        """Keep the routes up to date: now and then, and when a refusal says that they are not."""
-        while True:
-            try:
-                async with asyncio.timeout(self._settings.metadata_max_age_s):
-                    await self._must_refresh.wait()
-            except TimeoutError:
-                pass
-            self._must_refresh.clear()
-            topics = self._accumulator.topics()
-            if not topics:
-                continue
-            try:
-                await self._cluster.refresh(topics)
-            except CursusError:
-                continue  # the next time will do: what depends on it fails and asks again
-            for topic in topics:
-                view = self._cluster.known(topic)
-                if view is None:
-                    self._accumulator.forget(topic)
-                else:
-                    self._accumulator.route(topic, view.leaders)
-            self._look()
+            # What is sent while this sleeps has a later deadline than what there was, if there was anything.
+            latest = now + self._settings.delivery_timeout_s
+            next_s = min(deadline or latest, await self._router.expire(now) or latest) - time.monotonic()
+            await asyncio.sleep(max(0.0, next_s))
 
 
 class _Sent(NamedTuple):
@@ -153,7 +138,7 @@ class _PublishStream:
         settings: SenderSettings,
         accumulator: Accumulator[Any],
         connections: Connections,
-        must_refresh: asyncio.Event,
+        doubt: Callable[[], None],
     ) -> None:
         self.work = asyncio.Event()
         """Set when a lane may have something to send."""
@@ -161,7 +146,7 @@ class _PublishStream:
         self._settings = settings
         self._accumulator = accumulator
         self._connections = connections
-        self._must_refresh = must_refresh
+        self._doubt = doubt
         self._unanswered: deque[_Sent] = deque()
         self._unanswered_bytes = 0
         self._window_bytes = 0
@@ -324,12 +309,12 @@ class _PublishStream:
             self._accumulator.enqueue(lane)
 
     def _refused(self, lane: Lane, batch: Batch, attempt: int, error: CursusError) -> list[Verdict]:
-        if attempt == lane.attempt and isinstance(error, SequenceGap):
-            got = error.metadata.get("got")
+        if attempt == lane.attempt and isinstance(error, (SequenceGap, ProducerForgotten)):
+            got = error.metadata.get("got" if isinstance(error, SequenceGap) else "sequence")
             if got != str(batch.first_sequence):
-                raise UnlikelyAnswer(f"a gap before {got} for a batch at {batch.first_sequence}")
+                raise UnlikelyAnswer(f"{error.reason} at {got} for a batch at {batch.first_sequence}")
         if isinstance(error, (NotLeader, NotFound)):
-            self._must_refresh.set()
+            self._doubt()
         pause_s = Backoff(failures=lane.failures).next_s()
         return lane.refuse(batch, attempt, error, time.monotonic() + pause_s)
 
@@ -347,7 +332,7 @@ class _PublishStream:
         """The stream is gone: everything on it has to be sent again."""
         self._unanswered.clear()
         self._unanswered_bytes = 0
-        self._must_refresh.set()
+        self._doubt()
         self.work.clear()
         for lane in self._accumulator.lanes():
             if lane.leader == self._address and not lane.idle:

@@ -47,5 +47,7 @@ def from_rpc_error(error: AioRpcError) -> CursusError:
             return BrokerFailed(text or "the call failed inside gRPC")
         case StatusCode.INVALID_ARGUMENT:
             return InvalidRequest(text)
+        case StatusCode.UNIMPLEMENTED:
+            return UnknownRefusal(f"whoever answers is no broker, or an older one: {text}", reason=code.name)
         case _:
             return UnknownRefusal(f"{code.name}: {text}", reason=code.name)

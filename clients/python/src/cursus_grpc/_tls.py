@@ -27,12 +27,13 @@ def _pem(source: bytes | str | None) -> bytes | None:
     return Path(source).read_bytes() if isinstance(source, str) else source
 
 
-async def explain(target: str, tls: TLS | None) -> TlsFailed | None:
-    """What is wrong with TLS between us and the broker at `target`; None if that is not what is wrong."""
+async def explain(target: str, tls: TLS | None, timeout_s: float | None = None) -> TlsFailed | None:
+    """What is wrong with TLS between us and the broker at `target`; None if that is not what is wrong, or if it did not
+    show in time."""
     host, _, port = target.rpartition(":")
     host = host.strip("[]")
     try:
-        async with asyncio.timeout(_PROBE_S):
+        async with asyncio.timeout(_PROBE_S if timeout_s is None else timeout_s):
             if tls is None:
                 return await _plain_to_tls(host, int(port), target)
             failed = await _handshake(host, int(port), target, tls)
@@ -46,7 +47,8 @@ async def explain(target: str, tls: TLS | None) -> TlsFailed | None:
 
 
 async def _plain_to_tls(host: str, port: int, target: str) -> TlsFailed | None:
-    trusting = ssl.create_default_context()
+    # Not the default context: that one loads the system's certificates, tens of milliseconds of the event loop.
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname = False
     trusting.verify_mode = ssl.CERT_NONE
     try:

@@ -3,10 +3,10 @@ would otherwise be copied into a message, into the message around it, and once m
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
-from cursus_grpc._batch import Batch, PackedSet
-from cursus_grpc.types import Acks, Compression
+from cursus_grpc._batch import PackedSet
+from cursus_grpc.types import Acks, Compression, TopicPartition
 from cursus_proto import codecs, records
 from cursus_proto.v1 import publish_service_pb2 as pb
 from cursus_proto.v1 import records_pb2
@@ -33,7 +33,20 @@ def pack(parts: list[bytes], count: int, codec: int) -> PackedSet:
     return PackedSet(payload, codec, count, records.checksum(payload))
 
 
-def publish_message(batch: Batch, acks: pb.Acks.ValueType, producer_id: bytes) -> bytes:
+class Numbered(Protocol):
+    """A batch that has its numbers, and is packed when it is sent."""
+
+    @property
+    def place(self) -> TopicPartition: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def first_sequence(self) -> int: ...
+    @property
+    def packed(self) -> PackedSet | None: ...
+
+
+def publish_message(batch: Numbered, acks: pb.Acks.ValueType, producer_id: bytes) -> bytes:
     """PublishStreamRequest.publish for a packed and numbered batch."""
     packed = batch.packed
     assert packed is not None

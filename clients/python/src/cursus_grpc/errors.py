@@ -9,7 +9,7 @@
     └── ClientError                the broker did not say anything
         ├── BrokerUnreachable      TlsFailed
         ├── DeadlineExceeded       DeliveryTimeout
-        └── BufferFull, ClientClosed, CorruptBatch, NoCommittedOffset, CommitFailed
+        └── BufferFull, ClientClosed, CorruptBatch, BatchTooLarge, NoCommittedOffset, CommitFailed
 
 The message is for a person; `reason`, `metadata` and attributes are for a program. No gRPC here: `_status.py` turns
 statuses into these. A test compares the table with the broker's own reasons.
@@ -94,6 +94,24 @@ class RecordTooLarge(InvalidRequest):
     reason = "RECORD_TOO_LARGE"
 
 
+class RecordSetTooLarge(InvalidRequest):
+    """A batch of more records than the broker takes, or one that unpacks to more bytes."""
+
+    reason = "RECORD_SET_TOO_LARGE"
+
+
+class RequestTooLarge(InvalidRequest):
+    """A request that is larger than any without records need be."""
+
+    reason = "REQUEST_TOO_LARGE"
+
+
+class TooManyItems(InvalidRequest):
+    """A list in the request is longer than the broker takes."""
+
+    reason = "TOO_MANY_ITEMS"
+
+
 class RecordTooSmall(InvalidRequest):
     reason = "RECORD_TOO_SMALL"
 
@@ -136,6 +154,21 @@ class OffsetOutOfRange(Refused):
         return int(self.metadata.get("latest", "-1"))
 
 
+class LogTruncated(Refused):
+    """The log was cut below the offset after it was read, by power loss or damage: what was read is gone, and other
+    records may have taken the offsets since. `offset` is where to go on, in the epoch `leader_epoch`."""
+
+    reason = "LOG_TRUNCATED"
+
+    @property
+    def offset(self) -> int:
+        return int(self.metadata.get("offset", "-1"))
+
+    @property
+    def leader_epoch(self) -> int:
+        return int(self.metadata.get("leader_epoch", "-1"))
+
+
 class Conflict(Refused):
     """Groups the refusals that a retry of the same request cannot cure."""
 
@@ -151,12 +184,37 @@ class ProducerFenced(Conflict):
     reason = "PRODUCER_FENCED"
 
 
+class ProducerForgotten(Conflict):
+    """The partition does not know the producer: not any more, or it never did. A producer goes on in a new epoch by
+    itself; records that may have been stored before it was forgotten fail with DeliveryTimeout, caused by this."""
+
+    reason = "PRODUCER_FORGOTTEN"
+
+    @property
+    def never_known(self) -> bool:
+        """Whether the partition has never forgotten anybody, so that nothing of the producer is stored in it."""
+        return self.metadata.get("never_known") == "true"
+
+
 class SequenceGap(Conflict):
     reason = "SEQUENCE_GAP"
 
 
 class SequenceConflict(Conflict):
+    """Other records are stored under these numbers."""
+
     reason = "SEQUENCE_CONFLICT"
+
+
+class SequenceTooOld(Conflict):
+    """The numbers are taken, by records that are too old to be compared with these. `Admin.describe_producers` tells
+    what is stored."""
+
+    reason = "SEQUENCE_TOO_OLD"
+
+    @property
+    def next_sequence(self) -> int:
+        return int(self.metadata.get("next_sequence", "-1"))
 
 
 class GenerationMismatch(Conflict):
@@ -297,6 +355,29 @@ class CorruptBatch(ClientError):
     """A received batch does not have the checksum or the records it claims."""
 
     reason = "CORRUPT_BATCH"
+
+
+class BatchTooLarge(ClientError):
+    """A received batch unpacks to more than the consumer's `max_unpacked_bytes` or `max_unpacked_records`.
+
+    Nothing of it was handed out, and asking for more meets it again: `seek` to `next_offset` goes on behind it, a
+    consumer with larger limits reads it.
+    """
+
+    reason = "BATCH_TOO_LARGE"
+
+    def __init__(self, message: str, partition: TopicPartition, offset: int, next_offset: int) -> None:
+        super().__init__(
+            message,
+            {
+                "topic": partition.topic,
+                "partition": str(partition.partition),
+                "offset": str(offset),
+                "next_offset": str(next_offset),
+            },
+        )
+        self.partition = partition
+        self.next_offset = next_offset
 
 
 class NoCommittedOffset(ClientError):

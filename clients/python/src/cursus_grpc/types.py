@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NamedTuple
 
-Headers = Sequence[tuple[str, bytes]]
-"""Names and values in order; a name may repeat."""
+Headers = Sequence[tuple[str, bytes | None]]
+"""Names and values in order; a name may repeat, and a value may be null."""
 
 Acks = Literal[0, 1, "all"]
 """When a record is acknowledged: accepted in memory, written (survives a killed broker), synced (and power loss)."""
@@ -91,6 +91,7 @@ class TopicConfig:
     content_deduplication: bool | None = None
     """Recognise repeated anonymous single records by their content."""
     min_value_bytes: int | None = None
+    """A null has no size and is taken."""
     max_value_bytes: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     """Notes of applications; the broker does not read them."""
@@ -134,13 +135,38 @@ class ListedOffset(NamedTuple):
     append_time_ms: int | None
     earliest_offset: int
     next_offset: int
+    leader_epoch: int
+    """The epoch the partition is in: kept with the offset, it lets the broker tell whether power loss or damage has cut
+    the log below it since."""
+    synced_offset: int
+    """Everything below survives power loss."""
+
+
+class ProducerState(NamedTuple):
+    """What a partition has stored of a producer."""
+
+    epoch: int
+    next_sequence: int
+    """Behind the last record of this epoch. 0 for a producer whose sequences are windowed."""
+    checksum: int | None
+    """Of all batches of this epoch up to next_sequence, as `cursus_proto.chain` computes it; None: not known."""
+    last_append_time_ms: int
+    incomplete: bool
+    """Whether more may have been stored behind next_sequence and removed before the broker had counted it. The producer
+    can go on only in a higher epoch."""
 
 
 class OffsetAndMetadata(NamedTuple):
-    """An offset to commit, the next one to read, with a note of the application's."""
+    """An offset to commit, the next one to read, with a note of the application's. `leader_epoch` is the epoch that the
+    records before it were read in; None: not known, and not checked."""
 
     offset: int
     metadata: str = ""
+    leader_epoch: int | None = None
+
+
+Start = Place | OffsetAndMetadata
+"""Where a consumer begins: a place, or an offset with the epoch it is from."""
 
 
 class CommittedOffset(NamedTuple):
@@ -149,6 +175,11 @@ class CommittedOffset(NamedTuple):
     offset: int | None
     metadata: str
     commit_time_ms: int
+    leader_epoch: int | None = None
+    """The epoch the offset stands in."""
+    truncated_from: int | None = None
+    """What was committed when power loss or damage cut the log below it; `offset` is then where the log ended. Kept
+    until the next commit or reset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +208,8 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupPartition:
-    """How far a group has come in a partition. `member_id` is empty without an owner."""
+    """How far a group has come in a partition. `member_id` is empty without an owner; `truncated_from` is as in
+    CommittedOffset."""
 
     partition: TopicPartition
     member_id: str
@@ -187,6 +219,7 @@ class GroupPartition:
     lag_records: int
     lag_seconds: float
     metadata: str
+    truncated_from: int | None
 
 
 @dataclass(frozen=True, slots=True)

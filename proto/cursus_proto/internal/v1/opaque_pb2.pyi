@@ -248,6 +248,7 @@ class FetchedPartition(_message.Message):
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     BATCHES_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """As in the public view."""
     partition: _builtins.int
@@ -255,6 +256,8 @@ class FetchedPartition(_message.Message):
     earliest_offset: _builtins.int
     """As in the public view."""
     next_offset: _builtins.int
+    """As in the public view."""
+    leader_epoch: _builtins.int
     """As in the public view."""
     @_builtins.property
     def batches(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordBatch]:
@@ -273,10 +276,11 @@ class FetchedPartition(_message.Message):
         next_offset: _builtins.int = ...,
         batches: _abc.Iterable[Global___RecordBatch] | None = ...,
         error: _status_pb2.Status | None = ...,
+        leader_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "earliest_offset", b"earliest_offset", "error", b"error", "next_offset", b"next_offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "earliest_offset", b"earliest_offset", "error", b"error", "leader_epoch", b"leader_epoch", "next_offset", b"next_offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
@@ -22,7 +22,9 @@ from cursus_broker.log.files import Files, RealFiles
 from cursus_broker.metadata.model import Snapshot
 from cursus_broker.metadata.store import MetadataStore
 from cursus_broker.observability.metrics import BrokerMetrics
+from cursus_broker.publish.dedup import ContentLimits
 from cursus_broker.publish.publisher import Admit, Publisher, PublisherSettings
+from cursus_broker.publish.unpacking import InThread
 from cursus_broker.rpc.cluster import ClusterServicer, Identity
 from cursus_broker.rpc.consume import ConsumeServicer
 from cursus_broker.rpc.groups import GroupServicer
@@ -33,17 +35,20 @@ from cursus_broker.rpc.subscribe import SubscribeServicer
 from cursus_broker.rpc.topics import TopicServicer
 from cursus_broker.settings import BrokerSettings
 from cursus_broker.topics.catalog import Catalog, CatalogSettings, refuse_lost_metadata
-from cursus_proto.v1.records_pb2 import Record
 from cursus_service.http import NOT_LISTENING, Health, HttpServer, health_handler, metrics_handler
 from cursus_service.process import announce_ready, format_address, raise_open_file_limit, settle_memory
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 # Descriptors for everything but segments: connections, metadata, threads' wake-ups.
 _OTHER_FILES: Final = 2_048
 _LEDGER_CHECK_S: Final = 10.0
 # Appended since producers were last remembered: what a start after a crash has to read of a partition's headers.
 _LEDGER_BYTES: Final = 64 * 1024 * 1024
+# Producers forgotten since: a start after a crash would know them again, and others would have to make room for them.
+_LEDGER_FORGOTTEN: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,7 @@ class Broker:
                 await catalog.open_all(snapshot)
                 limits = GroupLimits(settings.groups.max_groups, settings.groups.max_members)
                 coordinator = GroupCoordinator(store, catalog, snapshot, limits=limits)
+                await coordinator.partitions_opened()
                 catalog.on_change(coordinator.topics_changed)
                 metrics = BrokerMetrics()
                 metrics.watch(catalog, coordinator, lambda: engine.open_descriptors)
@@ -105,7 +111,7 @@ async def serve(
     async with HttpServer(health_handler(lambda: health)) as health_server:
         health_address = await _listen(health_server, settings.host, settings.health_port)
         async with Broker.open(settings, files, admit) as broker:
-            server = Server(settings.grpc, settings.publish.max_batch_bytes, broker.metrics)
+            server = Server(settings.grpc, settings.publish, broker.metrics)
             grpc_port = server.bind(settings.host, settings.grpc_port, settings.tls)
             async with (
                 HttpServer(metrics_handler(broker.metrics.registry)) as metrics_server,
@@ -147,14 +153,14 @@ async def _background(broker: Broker) -> AsyncIterator[None]:
     settings, catalog = broker.settings, broker.catalog
 
     async def clean_content() -> None:
-        broker.metrics.cleaned(catalog.clean_content())
+        broker.metrics.cleaned(await catalog.clean_content())
 
     async def forget_producers() -> None:
-        if forgotten := catalog.forget_producers(settings.publish.producer_idle_ms):
+        if forgotten := await catalog.forget_producers(settings.publish.producer_idle_ms):
             log.info("producers.forgotten", count=forgotten)
 
     async def save_ledgers() -> None:
-        await catalog.save_ledgers(_LEDGER_BYTES)
+        await catalog.save_ledgers(_LEDGER_BYTES, _LEDGER_FORGOTTEN)
 
     async with asyncio.TaskGroup() as tasks:
         loops = [
@@ -201,7 +207,7 @@ def _servicers(broker: Broker, grpc_port: int, stopping: Stopping) -> Servicers:
     return Servicers(
         topics=TopicServicer(catalog),
         publish=PublishServicer(
-            broker.publisher, limits.window_bytes, limits.max_batch_bytes, metrics.observe_publish, stopping
+            broker.publisher, catalog, limits.window_bytes, limits.max_batch_bytes, metrics.observe_publish, stopping
         ),
         consume=ConsumeServicer(catalog, response_bytes, metrics.delivered, stopping),
         subscribe=SubscribeServicer(broker.coordinator, catalog, response_bytes, metrics.delivered, stopping),
@@ -210,10 +216,14 @@ def _servicers(broker: Broker, grpc_port: int, stopping: Stopping) -> Servicers:
     )
 
 
-def _runner(threads: ThreadPoolExecutor) -> Callable[[Callable[[], Sequence[Record]]], Awaitable[Sequence[Record]]]:
+def _runner(threads: ThreadPoolExecutor) -> InThread:
     """The publisher's door to threads."""
     loop = asyncio.get_running_loop()
-    return lambda work: loop.run_in_executor(threads, work)
+
+    def run(work: Callable[[], T]) -> Awaitable[T]:
+        return loop.run_in_executor(threads, work)
+
+    return run
 
 
 def _catalog_settings(settings: BrokerSettings) -> CatalogSettings:
@@ -226,14 +236,16 @@ def _catalog_settings(settings: BrokerSettings) -> CatalogSettings:
         retention_bytes=topics.retention_bytes,
         tail_records=consume.tail_records,
         tail_bytes=consume.tail_bytes,
-        dedup_window_ms=publish.dedup_window_ms,
-        dedup_max_entries=publish.dedup_max_entries,
+        content=ContentLimits(publish.dedup_window_ms, publish.dedup_max_entries, publish.dedup_total_entries),
     )
 
 
 def _publisher_settings(settings: BrokerSettings) -> PublisherSettings:
     return PublisherSettings(
         max_batch_bytes=settings.publish.max_batch_bytes,
+        max_batch_records=settings.publish.max_batch_records,
+        max_unpacked_bytes=settings.publish.max_unpacked_bytes,
+        unpacking_bytes=settings.publish.unpacking_bytes,
         write_timeout_ms=settings.publish.write_timeout_ms,
         max_unsynced_bytes=settings.publish.buffer_bytes,
         auto_create_topics=settings.topics.auto_create,

@@ -72,6 +72,27 @@ class RecordTooSmall(InvalidRequest):
     reason = "RECORD_TOO_SMALL"
 
 
+class RecordSetTooLarge(InvalidRequest):
+    """The set has more records than this broker takes, or unpacks to more bytes."""
+
+    reason = "RECORD_SET_TOO_LARGE"
+
+
+class RequestTooLarge(InvalidRequest):
+    """A request without records that is larger than any such request need be: make several of it."""
+
+    reason = "REQUEST_TOO_LARGE"
+
+
+class TooManyItems(InvalidRequest):
+    """A list in the request is longer than it may be: make several requests of it."""
+
+    reason = "TOO_MANY_ITEMS"
+
+    def __init__(self, field: str, limit: int) -> None:
+        super().__init__(f"{field} has more than {limit} entries: split the request", field=field, limit=limit)
+
+
 # What was asked for is not here, or already is.
 
 
@@ -135,6 +156,27 @@ class OffsetOutOfRange(CursusError):
         )
 
 
+class LogTruncated(CursusError):
+    """The log was cut below the offset after the reader was there, by power loss or damage: what it read is gone, and
+    other records may have taken the offsets since. `offset` is where to go on."""
+
+    reason = "LOG_TRUNCATED"
+
+    def __init__(
+        self, requested: int, requested_epoch: int, *, offset: int, leader_epoch: int, earliest: int, next_offset: int
+    ) -> None:
+        super().__init__(
+            f"the log was cut at offset {offset} after offset {requested} was reached in epoch {requested_epoch}:"
+            f" go on from {offset}",
+            requested=requested,
+            requested_epoch=requested_epoch,
+            offset=offset,
+            leader_epoch=leader_epoch,
+            earliest=earliest,
+            latest=next_offset,
+        )
+
+
 # The request is sound, but the state of the broker forbids it.
 
 
@@ -168,6 +210,27 @@ class ProducerFenced(Conflict):
         )
 
 
+class ProducerForgotten(Conflict):
+    """The partition does not know what the producer stored before this batch, or whether it did: it was idle for too
+    long, crowded out or released, or its batches are gone. It can go on in a higher epoch, from sequence 0.
+    """
+
+    reason = "PRODUCER_FORGOTTEN"
+
+    def __init__(self, producer: str, sequence: int, *, never_known: bool) -> None:
+        detail = (
+            "and has never forgotten one: nothing of it is stored here"
+            if never_known
+            else "or not any more: what it sends may have been stored before"
+        )
+        super().__init__(
+            f"the partition does not know producer {producer}, whose batch begins at sequence {sequence}, {detail}",
+            producer=producer,
+            sequence=sequence,
+            never_known="true" if never_known else "false",
+        )
+
+
 class SequenceGap(Conflict):
     """Batches before this one are missing: send those first."""
 
@@ -190,6 +253,23 @@ class SequenceConflict(Conflict):
     def __init__(self, producer: str, sequence: int, detail: str) -> None:
         super().__init__(
             f"producer {producer} reused sequence {sequence}: {detail}", producer=producer, sequence=sequence
+        )
+
+
+class SequenceTooOld(Conflict):
+    """The batch's numbers are taken, by batches so old that they cannot be compared with it any more. DescribeProducers
+    tells what is stored."""
+
+    reason = "SEQUENCE_TOO_OLD"
+
+    def __init__(self, producer: str, sequence: int, next_sequence: int, oldest: int) -> None:
+        super().__init__(
+            f"producer {producer} has stored up to sequence {next_sequence}; {sequence} is too old to be compared, the"
+            f" oldest remembered is {oldest}",
+            producer=producer,
+            sequence=sequence,
+            next_sequence=next_sequence,
+            oldest=oldest,
         )
 
 

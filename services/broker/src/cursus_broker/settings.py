@@ -42,6 +42,19 @@ class PublishSettings:
     max_batch_bytes: int = setting(
         64 * MIB, help="Largest record set accepted.", unit=Unit.BYTES, minimum=KIB, maximum=128 * MIB
     )
+    max_batch_records: int = setting(1_000_000, help="Most records in one set.", minimum=1, maximum=50_000_000)
+    max_unpacked_bytes: int = setting(
+        128 * MIB,
+        help="Most bytes a compressed set may unpack to, where the broker has to look into it.",
+        unit=Unit.BYTES,
+        minimum=KIB,
+    )
+    unpacking_bytes: int = setting(
+        512 * MIB,
+        help="Memory all publishers share for sets the broker looks into; further ones wait.",
+        unit=Unit.BYTES,
+        minimum=MIB,
+    )
     window_bytes: int = setting(
         8 * MIB,
         help="Unanswered bytes a publish stream may have before it is no longer read.",
@@ -68,6 +81,12 @@ class PublishSettings:
     )
     dedup_max_entries: int = setting(
         250_000, help="Most contents remembered per topic; beyond it the oldest is forgotten early.", minimum=1
+    )
+    dedup_total_entries: int = setting(
+        1_000_000,
+        help="Most contents remembered by all topics together, about 210 bytes each; beyond it one of the largest"
+        " topics forgets its oldest early.",
+        minimum=1,
     )
     cleanup_interval_ms: int = setting(
         60_000, help="How often forgotten contents are cleaned up.", unit=Unit.MILLISECONDS, minimum=10
@@ -110,7 +129,16 @@ class GrpcSettings:
     client_ping_interval_ms: int = setting(
         5_000, help="Clients that ping more often than this are disconnected.", unit=Unit.MILLISECONDS, minimum=0
     )
+    max_request_bytes: int = setting(
+        4 * MIB, help="Largest request that carries no records.", unit=Unit.BYTES, minimum=64 * KIB, maximum=64 * MIB
+    )
     max_streams_per_connection: int = setting(10_000, help="Concurrent calls on one connection.", minimum=1)
+    max_inflated_bytes: int = setting(
+        256 * MIB,
+        help="What gRPC-compressed requests may be inflated to at one time, all together; a call beyond it is refused.",
+        unit=Unit.BYTES,
+        minimum=MIB,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +222,7 @@ PROFILES: Final[Profiles] = {
         "publish.window_bytes": MIB,
         "publish.write_timeout_ms": 500,
         "publish.dedup_max_entries": 10_000,
+        "publish.dedup_total_entries": 50_000,
         "consume.tail_records": 1_000,
         "consume.tail_bytes": 8 * MIB,
         "consume.response_bytes": 256 * KIB,

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import structlog
 
 from cursus_gateway import __version__
+from cursus_gateway.arrivals import Arrivals
 from cursus_gateway.consuming import Consuming
 from cursus_gateway.idempotence import IdempotentTopics
 from cursus_gateway.listener import Gate
@@ -20,6 +21,7 @@ from cursus_gateway.requests import Services
 from cursus_gateway.settings import GatewaySettings
 from cursus_gateway.streaming import Streaming
 from cursus_gateway.translate import Translator
+from cursus_gateway.unpacking import Unpacking
 from cursus_gateway.upstream import Upstream
 from cursus_service.http import NOT_LISTENING, Health, HttpServer, health_handler, metrics_handler
 from cursus_service.process import announce_ready, raise_open_file_limit, settle_memory
@@ -76,16 +78,19 @@ def _services(settings: GatewaySettings, upstream: Upstream, metrics: GatewayMet
     idempotent_topics = IdempotentTopics(upstream)
     publishing = Publishing(upstream, idempotent_topics, settings.topics, metrics)
     membership = Membership(upstream, settings.groups)
-    consuming = Consuming(upstream, membership, settings.groups)
+    unpacking = Unpacking(settings.unpacking)
+    consuming = Consuming(upstream, membership, unpacking, settings.groups)
     return Services(
         upstream=upstream,
         translator=Translator(upstream, publishing, idempotent_topics, membership, consuming, peers),
         publishing=publishing,
         idempotent_topics=idempotent_topics,
         consuming=consuming,
-        streaming=Streaming(upstream, membership, consuming, settings.groups, metrics),
+        streaming=Streaming(upstream, membership, consuming, unpacking, settings.groups, metrics),
         peers=peers,
         metrics=metrics,
+        arrivals=Arrivals(settings.connections.large_frame_bytes),
+        unpacking=unpacking,
         unanswered_bytes=settings.connections.unanswered_bytes,
         expects_gzip=settings.enable_gzip,
     )

@@ -18,16 +18,14 @@ messages': Java computes them from the first message alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class, whatever its name
 from typing import Final
 
-from cursus_gateway.delivery import Written, write_messages
+from cursus_gateway.delivery import Written
 from cursus_gateway.framing import Parts, length_of
 from cursus_gateway.records import MalformedMessages, Messages, read_messages
-from cursus_proto.cutting import StoredBatch
 
 MAGIC: Final = b"\xba\x7c"
 
@@ -126,16 +124,14 @@ def _text(body: bytes, position: int) -> tuple[str, int]:
     return body[position : position + size].decode(), position + size
 
 
-def encode_answer(
-    topic: str, partition: int, batches: Sequence[StoredBatch], from_offset: int, *, max_count: int, max_bytes: int
-) -> tuple[Parts, int, int]:
-    """A whole frame, in parts, with the records of stored batches from `from_offset` on; then the number of messages in
-    it and the offset to read on from. `max_bytes` bounds the body, except for a first message that is larger.
-    """
-    name = topic.encode()[:0xFFFF]
-    head_bytes = 31 + len(name)
-    written = write_messages(batches, from_offset, max_count=max_count, max_bytes=max_bytes - head_bytes)
-    return frame_of(name, partition, written), written.count, written.next_offset
+def encode_answer(topic: str, partition: int, written: Written) -> Parts:
+    """A whole frame, in parts."""
+    return frame_of(topic.encode()[:0xFFFF], partition, written)
+
+
+def head_bytes(topic: str) -> int:
+    """What stands before the messages of an answer."""
+    return 31 + len(topic.encode()[:0xFFFF])
 
 
 def empty_answer(topic: str, partition: int) -> bytes:

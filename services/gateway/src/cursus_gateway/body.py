@@ -12,9 +12,10 @@ from typing import Final, TypeAlias
 
 from cursus_gateway import batch, compression
 from cursus_gateway.batch import LegacyBatch, MalformedBatch
-from cursus_gateway.compression import Compression
+from cursus_gateway.compression import Compression, TooLarge
 from cursus_gateway.dialect import replies
 from cursus_gateway.dialect.commands import KEYWORDS
+from cursus_gateway.framing import MAX_BODY_BYTES
 
 MAX_ENVELOPE_TOPIC_BYTES: Final = 1024
 
@@ -66,26 +67,51 @@ def is_gzip(body: bytes) -> bool:
     return compression.recognise(body) is Compression.GZIP
 
 
-def read(body: bytes) -> Body:
-    """The meaning of a body. Unpacks at most one level of compression."""
+def may_unpack(body: bytes) -> bool:
+    """Whether `read` may make more of the body than there is of it: a raw snappy block begins with anything."""
+    return body[:2] != batch.MAGIC
+
+
+def size_of(meaning: Body) -> int:
+    """What is kept of a body as long as its meaning is, in bytes."""
+    match meaning:
+        case LegacyBatch(messages=messages, unread=unread):
+            return sum(len(run.record_set) for run in messages.runs) + (len(unread) if unread is not None else 0)
+        case CommandText(text):
+            return len(text)
+        case DirectMessage(_, payload) | BarSeparated(_, payload):
+            return len(payload)
+        case _:
+            return 0
+
+
+def read(body: bytes, max_bytes: int = MAX_BODY_BYTES) -> Body:
+    """The meaning of a body. Unpacks at most one level of compression; raises TooLarge for more than `max_bytes`."""
     if body[:2] == batch.MAGIC:
-        return _read_batch(body)
+        return _read_batch(body, max_bytes)
     kind = compression.recognise(body)
     if kind is None:
-        return _read_plain(body)
+        return _read_plain(body, max_bytes)
     try:
-        plain = compression.decompress(body, kind)
+        plain = compression.decompress(body, kind, max_bytes)
+    except TooLarge:
+        raise
     except compression.Undecodable as error:
         return Unreadable(replies.error("decode_failed", reason=f"{kind.name.lower()}: {error}"), close=False)
-    return _read_batch(plain) if plain[:2] == batch.MAGIC else _read_plain(plain)
+    return _read_batch(plain, max_bytes) if plain[:2] == batch.MAGIC else _read_plain(plain, max_bytes)
 
 
-def _read_batch(body: bytes) -> Body:
+def too_large(error: TooLarge) -> Unreadable:
+    """The answer to a body that unpacks to more than it may."""
+    return Unreadable(replies.error("decode_failed", reason=str(error)), close=False)
+
+
+def _read_batch(body: bytes, max_bytes: int) -> Body:
     try:
         return batch.decode(body)
     except MalformedBatch as error:
         # A raw snappy block of exactly 15,930 unpacked bytes begins with the magic too.
-        return _read_raw_snappy(body) or Unreadable(_batch_refusal(error), close=False)
+        return _read_raw_snappy(body, max_bytes) or Unreadable(_batch_refusal(error), close=False)
 
 
 def _batch_refusal(error: MalformedBatch) -> str:
@@ -94,7 +120,7 @@ def _batch_refusal(error: MalformedBatch) -> str:
     return replies.refusal(error.code, retryable=False, reason=str(error))
 
 
-def _read_plain(body: bytes) -> Body:
+def _read_plain(body: bytes, max_bytes: int) -> Body:
     if not body:
         return None
     size = int.from_bytes(body[:2], "big")
@@ -103,7 +129,7 @@ def _read_plain(body: bytes) -> Body:
     text = body.strip(_TRIMMED)
     if _is_command(text):
         return CommandText(text, raw=True)
-    return _read_raw_snappy(body) or _read_bar(body) or _unknown()
+    return _read_raw_snappy(body, max_bytes) or _read_bar(body) or _unknown()
 
 
 def _read_envelope(topic: bytes, payload: bytes) -> Body:
@@ -123,8 +149,8 @@ def _is_command(text: bytes) -> bool:
     return match is not None and match[1].decode().upper() in KEYWORDS
 
 
-def _read_raw_snappy(body: bytes) -> LegacyBatch | None:
-    plain = compression.decompress_raw_snappy(body)
+def _read_raw_snappy(body: bytes, max_bytes: int) -> LegacyBatch | None:
+    plain = compression.decompress_raw_snappy(body, max_bytes)
     if plain is None or plain[:2] != batch.MAGIC:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Compressed bodies: recognised by their first bytes, unpacked once, never beyond 64 MiB. Answers are never compressed.
+"""Compressed bodies: recognised by their first bytes, unpacked once, within a limit. Answers are never compressed.
 
 1F 8B 08                   gzip, RFC 1952
 04 22 4D 18                LZ4 frame
@@ -37,7 +37,14 @@ _BY_FIRST_BYTE: Final = {compression.value[:1]: compression for compression in C
 
 
 class Undecodable(ValueError):
-    """The bytes are not what they announce, or unpack to more than a frame may hold."""
+    """The bytes are not what they announce."""
+
+
+class TooLarge(Undecodable):
+    """They unpack to more than they may."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"unpacks to more than {limit} bytes")
 
 
 _CODECS: Final = {
@@ -52,19 +59,21 @@ def recognise(body: bytes) -> Compression | None:
     return compression if compression is not None and body.startswith(compression.value) else None
 
 
-def decompress(body: bytes, compression: Compression) -> bytes:
-    """The plain body. Raises Undecodable."""
+def decompress(body: bytes, compression: Compression, limit: int = MAX_BODY_BYTES) -> bytes:
+    """The plain body. Raises Undecodable, and TooLarge for more bytes than the limit."""
     try:
         if compression is Compression.XERIAL_SNAPPY:
-            return _decompress_xerial(body)
-        return codecs.decompress(_CODECS[compression], body, MAX_BODY_BYTES)
+            return _decompress_xerial(body, limit)
+        return codecs.decompress(_CODECS[compression], body, limit)
+    except codecs.UnpacksTooLarge as error:
+        raise TooLarge(limit) from error
     except codecs.CodecError as error:
         raise Undecodable(str(error)) from error
 
 
-def _decompress_xerial(body: bytes) -> bytes:
+def _decompress_xerial(body: bytes, limit: int) -> bytes:
     blocks: list[bytes] = []
-    room, position = MAX_BODY_BYTES, _XERIAL_HEAD_BYTES
+    room, position = limit, _XERIAL_HEAD_BYTES
     while position < len(body):
         if position + _SIZE.size > len(body):
             raise Undecodable("cut short before a block")
@@ -79,13 +88,17 @@ def _decompress_xerial(body: bytes) -> bytes:
     return b"".join(blocks)
 
 
-def decompress_raw_snappy(body: bytes) -> bytes | None:
-    """The plain bytes of a raw block that could hold a batch; None if this is no such block."""
+def decompress_raw_snappy(body: bytes, limit: int = MAX_BODY_BYTES) -> bytes | None:
+    """The plain bytes of a raw block that could hold a batch; None if this is no such block. Raises TooLarge for one of
+    more bytes than the limit, if a frame may hold as many.
+    """
     announced = _announced(body)
     if announced is None or not SMALLEST_BYTES <= announced <= MAX_BODY_BYTES:
         return None
     try:
-        return _decompress_block(body, MAX_BODY_BYTES)
+        return _decompress_block(body, limit)
+    except TooLarge:
+        raise
     except Undecodable:
         return None
 
@@ -93,8 +106,10 @@ def decompress_raw_snappy(body: bytes) -> bytes | None:
 def _decompress_block(block: bytes, limit: int) -> bytes:
     announced = _announced(block)
     # A block of n bytes cannot hold more than 64 bytes for each 3 of them: checked before room is made for them.
-    if announced is None or announced > limit or announced > 22 * len(block) + 64:
-        raise Undecodable("not a snappy block, or one that unpacks to more than a frame may hold")
+    if announced is None or announced > 22 * len(block) + 64:
+        raise Undecodable("not a snappy block")
+    if announced > limit:
+        raise TooLarge(limit)
     try:
         plain = bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:

@@ -8,43 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
+from cursus_gateway.arrivals import LARGE_FRAME_BYTES, Arrivals
 from cursus_gateway.framing import FrameReader, Parts
 from cursus_gateway.session import Session
 
 RECEIVE_BYTES: Final = 256 * 1024
-# Frames above this share a budget while they arrive.
-LARGE_FRAME_BYTES: Final = 256 * 1024
 # As many parts the system gathers by itself; more of them are small, and joining them is cheaper.
 _GATHERED_PARTS: Final = 16
-
-
-class Budget:
-    """Bytes that large frames may take while they arrive. First come, first served."""
-
-    def __init__(self, size: int) -> None:
-        self._free = size
-        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
-
-    def take(self, size: int) -> bool:
-        if self._waiting or size > self._free:
-            return False
-        self._free -= size
-        return True
-
-    def wait(self, size: int, granted: Callable[[], None]) -> None:
-        """Calls `granted` once `size` bytes were taken for the caller."""
-        self._waiting.append((size, granted))
-
-    def give_back(self, size: int) -> None:
-        self._free += size
-        while self._waiting and self._waiting[0][0] <= self._free:
-            wanted, granted = self._waiting.popleft()
-            self._free -= wanted
-            granted()
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -53,21 +26,21 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(
         self,
         receive_buffer: memoryview,
-        budget: Budget,
+        arrivals: Arrivals,
         write_buffer_bytes: int,
         opened: Callable[[Connection, asyncio.Transport], Session],
         closed: Callable[[Connection], None],
     ) -> None:
         self._buffer = receive_buffer
-        self._budget = budget
+        self._arrivals = arrivals
         self._write_buffer_bytes = write_buffer_bytes
         self._opened = opened
         self._closed = closed
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
         self._reading = True
-        self._paused_by_budget = False
-        self._budgeted = 0
+        self._waits_for_others = False
+        self._counted = False
         self._writable: asyncio.Future[None] | None = None
         self.session: Session | None = None
         self.writing_paused = False
@@ -93,11 +66,12 @@ class Connection(asyncio.BufferedProtocol):
         if found:
             self.completed_frames = True
             self.last_frame_at = time.monotonic()
-            self._return_budget()
+            self._stop_counting()
         if self._reader.inside_frame:
             if found or not was_inside:
                 self.frame_began_at = time.monotonic()
-            self._budget_for(self._reader.wanted_bytes)
+            if self._reader.wanted_bytes > LARGE_FRAME_BYTES:
+                self._count()
         if found:
             self.session.received(found)
         if bad is not None:
@@ -111,7 +85,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         assert self.session is not None
         self._transport = None
-        self._return_budget()
+        self._stop_counting()
         self.resume_writing()
         self.session.ended()
         self._closed(self)
@@ -165,7 +139,7 @@ class Connection(asyncio.BufferedProtocol):
         """RULE 4: stuck inside a frame; idle after a first-generation request; or silent from the start while nothing
         tells that its peer is a client of a later generation, whose producers may keep silent for hours."""
         assert self.session is not None
-        if self._reader.inside_frame and not self._paused_by_budget:
+        if self._reader.inside_frame and not self._waits_for_others:
             return now - self.frame_began_at > deadline_s
         if not self.session.idle:
             return False
@@ -175,35 +149,28 @@ class Connection(asyncio.BufferedProtocol):
 
     # Bounds
 
-    def _budget_for(self, frame_bytes: int) -> None:
-        if frame_bytes <= LARGE_FRAME_BYTES or self._budgeted or self._paused_by_budget:
-            return
-        if self._budget.take(frame_bytes):
-            self._budgeted = frame_bytes
-            return
-        self._paused_by_budget = True
-        self._apply_reading()
-        self._budget.wait(frame_bytes, lambda: self._budget_granted(frame_bytes))
+    def _count(self) -> None:
+        """What has arrived of a large frame; if that is too much with what others have, reading waits for them."""
+        self._counted = True
+        self._waits_for_others = not self._arrivals.arrived(self, self._reader.pending_bytes)
+        if self._waits_for_others:
+            self._apply_reading()
 
-    def _budget_granted(self, size: int) -> None:
-        self._paused_by_budget = False
-        if self._transport is None:
-            self._budget.give_back(size)
-            return
-        self._budgeted = size
+    def _stop_counting(self) -> None:
+        if self._counted:
+            self._counted = self._waits_for_others = False
+            self._arrivals.forget(self)
+
+    def go_on(self) -> None:
+        self._waits_for_others = False
         self.frame_began_at = time.monotonic()
         self._apply_reading()
-
-    def _return_budget(self) -> None:
-        if self._budgeted:
-            size, self._budgeted = self._budgeted, 0
-            self._budget.give_back(size)
 
     def _apply_reading(self) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self._reading and not self._paused_by_budget:
+        if self._reading and not self._waits_for_others:
             if not transport.is_reading():
                 transport.resume_reading()
         elif transport.is_reading():

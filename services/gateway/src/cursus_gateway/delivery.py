@@ -14,10 +14,17 @@ from typing import Final
 
 import numpy as np
 
-from cursus_gateway.columns import FEWEST_ROWS, counted
-from cursus_gateway.mixed import Mixed
-from cursus_gateway.records import EPOCH_PAYLOAD, LENGTH, MIN_MESSAGE_BYTES, NO_EVENT, SCHEMA_AGGREGATE_METADATA
-from cursus_gateway.tables import Table
+from cursus_gateway.mixed import MixedMessages
+from cursus_gateway.records import (
+    EPOCH_PAYLOAD,
+    LENGTH,
+    LONGEST_KEY,
+    MIN_MESSAGE_BYTES,
+    NO_EVENT,
+    SCHEMA_AGGREGATE_METADATA,
+)
+from cursus_gateway.tables import MessageTable
+from cursus_proto.columns.rows import FEWEST_ROWS, counted
 from cursus_proto.cutting import StoredBatch
 from cursus_proto.v1.records_pb2 import Record
 
@@ -36,19 +43,25 @@ class Written:
     first_sequence: int = 0
     last_sequence: int = 0
     next_offset: int = 0
+    full: bool = False
+    """A record was left out because of a limit."""
 
 
-def write_messages(batches: Sequence[StoredBatch], from_offset: int, *, max_count: int, max_bytes: int) -> Written:
-    """The records of stored batches from `from_offset` on as legacy message records, at most `max_count` of them and
-    `max_bytes` in all; the first one is written whatever its size. `next_offset` is where to read on.
+def write_messages(
+    batches: Sequence[StoredBatch], from_offset: int, *, max_count: int, max_bytes: int, after: Written | None = None
+) -> Written:
+    """The records of plain batches from `from_offset` on as legacy message records, at most `max_count` of them and
+    `max_bytes` in all; the first one is written whatever its size. `next_offset` is where to read on. `after`: those
+    that are written already are written on, within the same limits.
 
     Texts longer than their 16-bit length are cut: only gRPC producers can make them.
-    Raises MalformedRecordSet if a set cannot be unpacked.
+    Raises MalformedRecordSet if a set cannot be parsed.
     """
-    writer = _Writer(from_offset, max_count, max_bytes)
+    writer = _Writer(from_offset, max_count, max_bytes, after)
     for run in _runs(batches, from_offset, max_count):
         writer.write(run)
         if writer.full:
+            writer.written.full = True
             break
     return writer.written
 
@@ -116,8 +129,8 @@ def _runs(batches: Sequence[StoredBatch], from_offset: int, max_count: int) -> I
 class _Writer:
     """Fills `written` up to its limits. `full` as soon as one of them has left a record out."""
 
-    def __init__(self, from_offset: int, max_count: int, max_bytes: int) -> None:
-        self.written = Written([], next_offset=from_offset)
+    def __init__(self, from_offset: int, max_count: int, max_bytes: int, after: Written | None) -> None:
+        self.written = after or Written([], next_offset=from_offset)
         self.full = False
         self._from_offset = from_offset
         self._max_count = max_count
@@ -136,7 +149,7 @@ class _Writer:
         """Writes the run if its records make a table; else nothing."""
         if run.rows < FEWEST_ROWS:
             return False
-        table = Table.of(run.batches, run.rows)
+        table = MessageTable.of(run.batches, run.rows)
         if table is None:
             return False
         begin = max(0, self._from_offset - run.first_offset)
@@ -157,7 +170,7 @@ class _Writer:
         wanted = min(self._max_count - self.written.count, run.rows - begin)
         if wanted < FEWEST_ROWS or wanted < run.rows // _SMALLEST_SHARE:
             return False
-        mixed = Mixed.of(run.batches[0].unpacked())
+        mixed = MixedMessages.of(bytes(run.batches[0].plain()))
         if mixed is None or begin >= mixed.count:
             return False
         totals = np.cumsum(mixed.message_bytes(run.producer_id)[begin:])
@@ -170,7 +183,7 @@ class _Writer:
             self._write_columns(mixed, run, begin, begin + count, int(totals[count - 1]))
         return True
 
-    def _write_columns(self, records: Table | Mixed, run: _Run, begin: int, end: int, size: int) -> None:
+    def _write_columns(self, records: MessageTable | MixedMessages, run: _Run, begin: int, end: int, size: int) -> None:
         """Writes the records from `begin` to `end`, which are not none and take so many bytes."""
         written = self.written
         if records.sequences is not None:
@@ -207,8 +220,8 @@ class _Writer:
             event = NO_EVENT
             if record.event_type or record.metadata or record.schema_version or record.aggregate_version:
                 event = _write_event(record)
-            if len(key) > 0xFFFF:
-                key = key[:0xFFFF]
+            if len(key) > LONGEST_KEY:
+                key = key[:LONGEST_KEY]
             size = fixed_bytes + len(key) + len(value) + len(event)
             if count >= self._max_count or (count and total + size > self._max_bytes):
                 self.full = True
@@ -239,7 +252,7 @@ def _write_event(record: Record) -> bytes:
 
 
 def read_payloads(batches: Sequence[StoredBatch], from_offset: int, max_count: int) -> tuple[list[bytes], int]:
-    """Only the payloads, for clients that know no more, and the offset after the last one.
+    """Only the payloads of plain batches, for clients that know no more, and the offset after the last one.
 
     Raises MalformedRecordSet.
     """

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from cursus_gateway.refusals import Refused
 from cursus_gateway.upstream import DESCRIBE_TOPIC, Method
-from cursus_proto.v1.topic_service_pb2 import DescribeTopicRequest, DescribeTopicResponse
+from cursus_proto.v1.topic_service_pb2 import DescribeTopicRequest, DescribeTopicResponse, TopicConfig
 
 LABEL: Final = "idempotent"
 
@@ -69,7 +69,7 @@ class IdempotentTopics:
         try:
             request, patience_s = DescribeTopicRequest(name=topic), None if before is None else _REFRESH_S
             described = await self._broker.call(DESCRIBE_TOPIC, request, timeout_s=patience_s)
-            idempotent = described.topic.config.labels.get(LABEL, "").lower() in ("true", "1")
+            idempotent = is_idempotent(described.topic.config)
         except Refused as refused:
             if refused.reason in ("TOPIC_NOT_FOUND", "INVALID_TOPIC_NAME"):
                 self._answers.pop(topic, None)
@@ -90,3 +90,7 @@ class IdempotentTopics:
         # Whoever waited may be gone; that nobody looks at a refusal is then no mistake.
         if not done.cancelled():
             done.exception()
+
+
+def is_idempotent(config: TopicConfig) -> bool:
+    return config.labels.get(LABEL, "").lower() in ("true", "1")

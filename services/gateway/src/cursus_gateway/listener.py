@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from cursus_gateway.connection import RECEIVE_BYTES, Budget, Connection
+from cursus_gateway.connection import RECEIVE_BYTES, Connection
 from cursus_gateway.requests import Services
 from cursus_gateway.session import Session
 from cursus_gateway.settings import GatewaySettings, ReplyProfile, TlsSettings
@@ -38,7 +38,6 @@ class Gate:
         self._connections: set[Connection] = set()
         self._sessions: set[Session] = set()
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
-        self._budget = Budget(self._limits.large_frame_bytes)
         self._tls = _server_context(settings.tls)
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -105,7 +104,7 @@ class Gate:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: Connection(
                     self._buffer,
-                    self._budget,
+                    self._services.arrivals,
                     self._limits.write_buffer_bytes,
                     lambda connection, transport: self._opened(connection, transport, profile),
                     self._closed,

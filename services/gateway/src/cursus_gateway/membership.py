@@ -16,6 +16,7 @@ from typing import Final
 
 from cursus_gateway.dialect import commands as c
 from cursus_gateway.dialect import replies
+from cursus_gateway.epochs import ReadUpTo
 from cursus_gateway.refusals import Refused
 from cursus_gateway.settings import GroupSettings
 from cursus_gateway.statuses import refused_by_status
@@ -29,6 +30,7 @@ from cursus_gateway.upstream import (
     SYNC_GROUP,
     Upstream,
 )
+from cursus_proto.bounds import portions
 from cursus_proto.v1 import group_service_pb2 as pb
 from cursus_proto.v1 import records_pb2
 
@@ -197,7 +199,7 @@ class Membership:
         return found.next_offset if found.HasField("next_offset") else None
 
     async def commit(
-        self, topic: str, group: str, offsets: Mapping[int, int], member: str = "", generation: int = 0
+        self, topic: str, group: str, offsets: Mapping[int, ReadUpTo], member: str = "", generation: int = 0
     ) -> dict[int, Refused | None]:
         """Commits for whoever may: a member for what it owns, others for what nobody owns. Without a member's name the
         right to commit is not asked for (RULE 23): the commit is then made in the owner's name. Raises Refused."""
@@ -222,18 +224,21 @@ class Membership:
         return outcomes
 
     async def _commit(
-        self, topic: str, group: str, offsets: Mapping[int, int], member: str, generation: int
+        self, topic: str, group: str, offsets: Mapping[int, ReadUpTo], member: str, generation: int
     ) -> dict[int, Refused | None]:
-        request = pb.CommitOffsetsRequest(
-            group=group, member_id=member, generation=generation, fencing=pb.FENCING_OWNERSHIP
-        )
-        for partition, offset in offsets.items():
-            request.offsets.add(topic=topic, partition=partition, next_offset=offset)
-        answer = await self._upstream.call(COMMIT_OFFSETS, request)
-        return {
-            result.partition: refused_by_status(result.error) if result.HasField("error") else None
-            for result in answer.results
-        }
+        outcomes: dict[int, Refused | None] = {}
+        for part in portions(list(offsets.items())):
+            request = pb.CommitOffsetsRequest(
+                group=group, member_id=member, generation=generation, fencing=pb.FENCING_OWNERSHIP
+            )
+            for partition, (offset, epoch) in part:
+                request.offsets.add(topic=topic, partition=partition, next_offset=offset, leader_epoch=epoch)
+            answer = await self._upstream.call(COMMIT_OFFSETS, request)
+            outcomes |= {
+                result.partition: refused_by_status(result.error) if result.HasField("error") else None
+                for result in answer.results
+            }
+        return outcomes
 
     async def _describe(self, group: str) -> pb.DescribeGroupResponse:
         """The group, without members if there is none of that name."""

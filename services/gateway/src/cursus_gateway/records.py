@@ -7,7 +7,7 @@ ones that know both byte layouts.
       producerId        u16 + bytes               envelope
       key               u16 + bytes               0x0A length bytes; absent if empty
       epoch             i64                       envelope, or 0x50 varint (epoch)
-      payload           u32 + bytes               0x12 length bytes; absent if empty
+      payload           u32 + bytes               0x12 length bytes, also if empty: the wire knows no null
       eventType         u16 + bytes               0x2A length bytes; absent if empty
       schemaVersion     u32                       0x30 varint; absent if 0
       aggregateVersion  u64                       0x38 varint; absent if 0
@@ -28,11 +28,13 @@ from typing import Final
 
 import numpy as np
 
-from cursus_gateway.columns import FEWEST_ROWS, Rows, counted
+from cursus_proto.columns.rows import FEWEST_ROWS, Rows, counted
 from cursus_proto.records import varint
 
 # A message record with every text empty.
 MIN_MESSAGE_BYTES: Final = 48
+
+LONGEST_KEY: Final = 0xFFFF
 
 # Sequences the broker counts by. Larger ones, which no producer reaches by counting, are kept but not judged.
 MAX_SEQUENCE: Final = 2**62
@@ -120,7 +122,7 @@ def _same_size(body: bytes, start: int, count: int, judged: bool) -> Messages | 
     epoch, payload_bytes = EPOCH_PAYLOAD.unpack_from(body, start + key_at + key_bytes)
     payload_at = key_at + key_bytes + EPOCH_PAYLOAD.size
     size = MIN_MESSAGE_BYTES + id_bytes + key_bytes + payload_bytes
-    if size * count != len(body) - start or not payload_bytes or body[-len(NO_EVENT) :] != NO_EVENT:
+    if size * count != len(body) - start or body[-len(NO_EVENT) :] != NO_EVENT:
         return None
     # Everything but sequence, key and payload.
     rows = Rows(body, start, count, size)
@@ -210,9 +212,8 @@ def _any_size(body: bytes, start: int, count: int, judged: bool) -> Messages:
         position += size
         epoch, size = EPOCH_PAYLOAD.unpack_from(body, position)
         position += 12
-        if size:
-            core += _VALUE + _varint(size) + body[position : position + size]
-            position += size
+        core += _VALUE + _varint(size) + body[position : position + size]
+        position += size
         if body[position : position + 16] == NO_EVENT:
             position += 16
         else:

@@ -10,6 +10,7 @@ from typing import Protocol
 import structlog
 
 from cursus_gateway import dialect
+from cursus_gateway.arrivals import Arrivals
 from cursus_gateway.body import BarSeparated, Body, CommandText, DirectMessage, Unreadable
 from cursus_gateway.consuming import Consuming
 from cursus_gateway.dialect import commands as c
@@ -23,6 +24,7 @@ from cursus_gateway.publishing import Publishing
 from cursus_gateway.refusals import Refused, spell
 from cursus_gateway.streaming import Outlet, Streaming
 from cursus_gateway.translate import Context, Translator, refusal_text
+from cursus_gateway.unpacking import Unpacking
 from cursus_gateway.upstream import Upstream
 
 log = structlog.get_logger(__name__)
@@ -40,6 +42,8 @@ class Services:
     streaming: Streaming
     peers: Peers
     metrics: GatewayMetrics
+    arrivals: Arrivals
+    unpacking: Unpacking
     unanswered_bytes: int
     expects_gzip: bool
 

@@ -21,22 +21,23 @@ from typing import Final, Protocol
 import structlog
 
 from cursus_gateway import body as bodies
+from cursus_gateway.arrivals import LARGE_FRAME_BYTES
 from cursus_gateway.batch import LegacyBatch
 from cursus_gateway.body import BarSeparated, Body, DirectMessage
 from cursus_gateway.dialect import commands as c
 from cursus_gateway.dialect import replies
+from cursus_gateway.epochs import ReadEpochs
 from cursus_gateway.framing import MAX_BODY_BYTES, Parts, frame
 from cursus_gateway.refusals import Refused
 from cursus_gateway.requests import Requests, Services
 from cursus_gateway.settings import ReplyProfile
+from cursus_service.budget import Share
 
 log = structlog.get_logger(__name__)
 
 MAX_UNANSWERED: Final = 256
 # Repeated bodies of a producer without identity are known again among this many (RULE 39).
 _REMEMBERED_BODIES: Final = 16
-# Larger compressed bodies are unpacked in a thread.
-_INLINE_BYTES: Final = 64 * 1024
 
 
 class Wire(Protocol):
@@ -80,6 +81,7 @@ class Session:
         self.profile = profile
         self.advertised = advertised
         self.group = c.DEFAULT_GROUP
+        self.epochs = ReadEpochs()
         self.third_generation = False
         self.structured_errors = False
         self.first_generation = False
@@ -91,6 +93,8 @@ class Session:
         self._frames: deque[bytes] = deque()
         self._head: Body | None = None
         self._head_read = False
+        self._head_share: Share | None = None
+        """What the head holds of the memory for what is unpacked."""
         self._slots: deque[_Slot] = deque()
         self._unanswered_bytes = 0
         self._task: asyncio.Task[None] | None = None
@@ -115,6 +119,9 @@ class Session:
         self._services.metrics.frames.inc(len(found))
         self._frames += found
         self._unanswered_bytes += sum(map(len, found))
+        for body in found:
+            if len(body) > LARGE_FRAME_BYTES:
+                self._services.arrivals.keep(len(body))
         self._pump()
 
     def ended(self) -> None:
@@ -185,47 +192,69 @@ class Session:
     def _serve_head(self) -> bool:
         """Serves the first frame; False if it has to wait."""
         body = self._frames[0]
-        if not self._head_read:
-            if len(body) > _INLINE_BYTES and bodies.is_compressed(body):
-                if self._slots:
-                    return False
-                self._start(self._unpack(body))
-                return False
-            self._read_head(body)
+        if not self._head_read and not self._read_head(body):
+            self._start(self._unpack(body))
+            return False
         meaning = self._head
         if isinstance(meaning, LegacyBatch):
             return self._judge(meaning) and self._publish(body)
         if self._slots or (self._wire.writing_paused and self._wire.open):
             return False
-        self._next_frame()
+        share = self._next_frame()
         if isinstance(meaning, DirectMessage | BarSeparated):
             self._note_plain(body)
         if meaning is not None:
-            self._start(self._serve(meaning, len(body)))
+            self._start(self._serve(meaning, len(body), share))
         else:
             self._unanswered_bytes -= len(body)
         return True
 
-    def _read_head(self, body: bytes) -> None:
+    def _read_head(self, body: bytes) -> bool:
+        """False if it has to be waited for."""
         started = time.perf_counter()
-        self._head = bodies.read(body)
+        read = self._services.unpacking.read_now(body)
+        if read is None:
+            return False
+        self._head, self._head_share = read
         self._head_read = True
         if isinstance(self._head, LegacyBatch):
             self._services.metrics.translation.observe(time.perf_counter() - started)
+        return True
 
-    async def _serve(self, meaning: Body, size: int) -> None:
+    async def _unpack(self, body: bytes) -> None:
+        """Reads the head elsewhere. What comes before it is answered meanwhile."""
+        self._head, self._head_share = await self._services.unpacking.read(body)
+        self._head_read = True
+        if self._closing:
+            self._drop_frames()
+
+    async def _serve(self, meaning: Body, size: int, share: Share | None) -> None:
         try:
             await self._requests.serve(meaning)
         finally:
             self._unanswered_bytes -= size
+            if share is not None:
+                share.give_back()
 
-    def _next_frame(self) -> None:
-        self._frames.popleft()
+    def _next_frame(self) -> Share | None:
+        """Takes the first frame away. What its meaning holds is the caller's to give back, when that is handed on."""
+        body = self._frames.popleft()
+        if len(body) > LARGE_FRAME_BYTES:
+            self._services.arrivals.let_go(len(body))
+        share, self._head_share = self._head_share, None
         self._head, self._head_read = None, False
+        return share
 
-    async def _unpack(self, body: bytes) -> None:
-        self._head = await asyncio.to_thread(bodies.read, body)
-        self._head_read = True
+    def _drop_frames(self) -> None:
+        """Nothing more is served."""
+        for body in self._frames:
+            if len(body) > LARGE_FRAME_BYTES:
+                self._services.arrivals.let_go(len(body))
+        self._frames.clear()
+        share, self._head_share = self._head_share, None
+        self._head, self._head_read = None, False
+        if share is not None:
+            share.give_back()
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         self._task = asyncio.create_task(self._guard(work))
@@ -274,7 +303,9 @@ class Session:
             slot = _Slot(len(self._frames[0]), batch.acks)
             slot.answer = frame(self._services.publishing.refusal(batch, refused).encode())
             self._services.metrics.command("BATCH", "error")
-            self._next_frame()
+            share = self._next_frame()
+            if share is not None:
+                share.give_back()
             self._slots.append(slot)
             self._flush()
 
@@ -289,7 +320,15 @@ class Session:
                 self._waits_for_room = True
                 pipeline.when_room(self._room)
             return False
-        self._next_frame()
+        share = self._next_frame()
+        try:
+            self._hand_on(batch, body)
+        finally:
+            if share is not None:
+                share.give_back()
+        return True
+
+    def _hand_on(self, batch: LegacyBatch, body: bytes) -> None:
         self.modern, self.first_generation = True, False
         self._services.metrics.batch_records.observe(batch.count)
         self._note_plain(body)
@@ -300,7 +339,7 @@ class Session:
             earlier = self._recent.get(digest)
             if earlier is not None and not earlier.failed:
                 self._repeat(earlier, slot)
-                return True
+                return
             self._recent[digest] = slot
             while len(self._recent) > _REMEMBERED_BODIES:
                 self._recent.popitem(last=False)
@@ -314,7 +353,6 @@ class Session:
             self._flush()
 
         self._services.publishing.publish_batch(batch, self.lane, answered)
-        return True
 
     def _repeat(self, earlier: _Slot, slot: _Slot) -> None:
         """The same body again from a producer without identity: a retry, answered like the first."""
@@ -349,7 +387,7 @@ class Session:
         """A STREAM takes over: frames behind it are not looked at, but the client is still read, to see it leave."""
         self._streaming = True
         self._unanswered_bytes -= sum(map(len, self._frames))
-        self._frames.clear()
+        self._drop_frames()
         self._wire.set_reading(True)
 
     def add_push(self, push: asyncio.Task[None]) -> None:
@@ -370,7 +408,7 @@ class Session:
     def close(self) -> None:
         """Closes after what was written; nothing more is served."""
         self._closing = True
-        self._frames.clear()
+        self._drop_frames()
         for push in self._pushes:
             push.cancel()
         self._wire.close()

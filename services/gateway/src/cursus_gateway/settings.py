@@ -41,12 +41,31 @@ class ConnectionSettings:
     )
     large_frame_bytes: int = setting(
         256 * MIB,
-        help="Memory all connections share for frames above 256 KiB that are still arriving.",
+        help="Memory all connections share for what has arrived of frames above 256 KiB; further ones wait.",
         unit=Unit.BYTES,
         minimum=64 * MIB,
     )
     write_buffer_bytes: int = setting(
         MIB, help="Unsent answers one connection may have before it has to read them.", unit=Unit.BYTES, minimum=KIB
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackingSettings:
+    max_bytes: int = setting(
+        128 * MIB,
+        help="Most bytes a compressed frame (never above 64 MiB) or a stored record set may unpack to.",
+        unit=Unit.BYTES,
+        minimum=MIB,
+    )
+    max_records: int = setting(
+        1_000_000, help="Most records, with their headers, in a stored record set that is unpacked.", minimum=1
+    )
+    shared_bytes: int = setting(
+        512 * MIB,
+        help="Memory all connections share for what is unpacked; further frames and sets wait for room.",
+        unit=Unit.BYTES,
+        minimum=4 * MIB,
     )
 
 
@@ -146,6 +165,7 @@ class GatewaySettings:
         10_000, help="How long accepted requests may take after SIGTERM.", unit=Unit.MILLISECONDS, minimum=0
     )
     connections: ConnectionSettings = section(ConnectionSettings, help="Connections of clients.")
+    unpacking: UnpackingSettings = section(UnpackingSettings, help="What is compressed, in frames and in stored sets.")
     upstream: UpstreamSettings = section(UpstreamSettings, help="The way to the broker.")
     topics: TopicSettings = section(TopicSettings, help="Topics.")
     groups: GroupSettings = section(GroupSettings, help="Consumer groups.")

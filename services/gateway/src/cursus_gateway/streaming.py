@@ -8,7 +8,7 @@ connection has taken.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
 import grpc
@@ -16,15 +16,16 @@ import structlog
 
 from cursus_gateway import batch
 from cursus_gateway.consuming import Consuming
-from cursus_gateway.delivery import read_payloads
 from cursus_gateway.dialect import replies
 from cursus_gateway.dialect.commands import Stream, Subscribe
+from cursus_gateway.epochs import ReadEpochs, ReadUpTo
 from cursus_gateway.framing import KEEPALIVE, MAX_ANSWER_BYTES, MIB, Parts, frame
 from cursus_gateway.membership import Membership, is_java
 from cursus_gateway.metrics import GatewayMetrics
-from cursus_gateway.refusals import Refused, spell
+from cursus_gateway.refusals import NOT_THERE, Refused, spell, where_to_go_on
 from cursus_gateway.settings import GroupSettings
 from cursus_gateway.statuses import is_transient, refused_by_call
+from cursus_gateway.unpacking import UNREADABLE, Unpacking
 from cursus_gateway.upstream import Upstream
 from cursus_proto.cutting import StoredBatch, stored
 from cursus_proto.v1 import consume_service_pb2 as pb
@@ -37,6 +38,8 @@ T = TypeVar("T")
 # How often an open stream says that its member lives and asks whether it still owns the partition.
 OWNERSHIP_S: Final = 1.0
 CREDIT_BYTES: Final = 2 * MIB
+# Payloads that are pushed together, as far as they fit into an answer.
+_MANY: Final = 8_192
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 
@@ -49,6 +52,9 @@ class Outlet(Protocol):
 
     @property
     def third_generation(self) -> bool: ...
+
+    @property
+    def epochs(self) -> ReadEpochs: ...
 
     def send(self, parts: Parts) -> None:
         """Writes whole frames."""
@@ -63,12 +69,14 @@ class Streaming:
         upstream: Upstream,
         membership: Membership,
         consuming: Consuming,
+        unpacking: Unpacking,
         settings: GroupSettings,
         metrics: GatewayMetrics,
     ) -> None:
         self._upstream = upstream
         self._membership = membership
         self._consuming = consuming
+        self.unpacking = unpacking
         self._settings = settings
         self._metrics = metrics
 
@@ -79,20 +87,21 @@ class Streaming:
             outlet.send([frame(text.encode())])
             return False
         push = _Push(self, command, outlet, java=raw or is_java(command.member))
-        push.offset = await self._start(command)
+        push.offset = await self._start(command, outlet.epochs)
+        push.epoch = outlet.epochs.reading_on(command.topic, command.partition, push.offset)
         with self._metrics.streaming():
             try:
                 return await push.run()
             finally:
                 log.info("stream.completed", topic=command.topic, partition=command.partition, messages=push.sent)
 
-    async def _start(self, command: Stream) -> int:
+    async def _start(self, command: Stream, epochs: ReadEpochs) -> int:
         if command.offset is None:
             return await self._consuming.position(
                 command.topic, command.partition, command.group, command.latest_without_commit
             )
         if self._settings.stream_autocommit and command.member and command.offset:
-            offsets = {command.partition: command.offset}
+            offsets = {command.partition: epochs.processed(command.topic, command.partition, command.offset)}
             await self._membership.commit(command.topic, command.group, offsets, command.member, command.generation)
         return command.offset
 
@@ -130,17 +139,13 @@ class Streaming:
                 grant=records_pb2.FlowGrant(bytes=CREDIT_BYTES),
             )
             await call.write(pb.SubscribeRequest(start=start))
-            positions: dict[int, int] = {}
+            positions: dict[int, ReadUpTo] = {}
             commits = 0
             while (response := await call.read()) is not grpc.aio.EOF:
                 kind = response.WhichOneof("response")
                 if kind == "assignment":
                     assignment = response.assignment
-                    positions = {place.partition: place.start_offset for place in assignment.partitions} | {
-                        partition: offset
-                        for partition, offset in positions.items()
-                        if any(place.partition == partition for place in assignment.partitions)
-                    }
+                    positions = _positions(assignment.partitions, positions)
                     ack = pb.AssignmentAck(generation=assignment.generation)
                     await call.write(pb.SubscribeRequest(assignment_ack=ack))
                     if assignment.complete:
@@ -148,19 +153,40 @@ class Streaming:
                 elif kind == "batches":
                     found = response.batches
                     batches = stored(found.batches)
-                    start_offset = positions.get(found.partition, 0)
-                    payloads, next_offset = read_payloads(batches, start_offset, 2**31)
-                    outlet.send([frame(payload) for payload in payloads])
-                    positions[found.partition] = next_offset
-                    await outlet.writable()
+                    position = positions.get(found.partition, ReadUpTo(0))
+                    next_offset = position.next_offset
+                    while batches and next_offset < batches[-1].next_offset:
+                        payloads, next_offset = await self.unpacking.payloads(
+                            batches, next_offset, (found.topic, found.partition), _MANY
+                        )
+                        outlet.send([frame(payload) for payload in payloads])
+                        await outlet.writable()
+                        if not payloads:
+                            break
+                    positions[found.partition] = ReadUpTo(next_offset, position.epoch)
                     commits += 1
                     commit = pb.SubscribeCommit(commit_id=commits)
-                    commit.offsets.add(topic=found.topic, partition=found.partition, next_offset=next_offset)
+                    commit.offsets.add(
+                        topic=found.topic,
+                        partition=found.partition,
+                        next_offset=next_offset,
+                        leader_epoch=position.epoch,
+                    )
                     await call.write(pb.SubscribeRequest(commit=commit))
                     size = sum(one.payload_bytes for one in batches)
                     await call.write(pb.SubscribeRequest(grant=records_pb2.FlowGrant(bytes=size)))
         finally:
             call.cancel()
+
+
+def _positions(assigned: Iterable[pb.AssignedPartition], before: Mapping[int, ReadUpTo]) -> dict[int, ReadUpTo]:
+    """Where the member is in what it owns now: where it was, in a log that is still the same, else at the start."""
+    positions: dict[int, ReadUpTo] = {}
+    for place in assigned:
+        was = before.get(place.partition)
+        start = ReadUpTo(place.start_offset, place.leader_epoch)
+        positions[place.partition] = was if was is not None and was.epoch == start.epoch else start
+    return positions
 
 
 class _Push:
@@ -175,6 +201,8 @@ class _Push:
         self._keepalive_s = streaming._settings.stream_keepalive_ms / 1000
         self._last_frame = asyncio.get_running_loop().time()
         self.offset = 0
+        self.epoch: int | None = None
+        """The epoch that the offset is from, as far as it is known."""
         self.sent = 0
 
     async def run(self) -> bool:
@@ -198,17 +226,26 @@ class _Push:
         """What a failure means for the stream: None to go on, else whether to close the connection."""
         if is_transient(refused):
             return None
-        if refused.reason == "OFFSET_OUT_OF_RANGE":
+        if refused.reason in NOT_THERE:
+            self.epoch = None
+            self._outlet.epochs.forget(self._command.topic, self._command.partition)
             earliest, latest = int(refused.metadata["earliest"]), int(refused.metadata["latest"])
-            if self.offset > latest:
+            if refused.reason == "OFFSET_OUT_OF_RANGE" and self.offset > latest:
                 self.offset = latest
                 return None
+            go_on = where_to_go_on(refused)
+            log.warning("stream.moved", topic=self._command.topic, offset=self.offset, to=go_on, reason=refused.reason)
             if self._outlet.third_generation and not self._java:
                 extra = f" requested={self.offset} earliest={earliest} latest={latest}"
-                self._text(replies.stream_ends("offset_out_of_range", earliest, extra))
+                self._text(replies.stream_ends("offset_out_of_range", go_on, extra))
                 return True
-            self.offset = earliest
+            self.offset = go_on
             return None
+        if refused.reason in UNREADABLE:
+            # Said as it is: a client that only hears of an end would begin again at the same batch.
+            log.warning("stream.unreadable", **refused.metadata)
+            self._text(spell(refused))
+            return True
         if self.sent:
             self._say_goodbye("error")
             return True
@@ -225,6 +262,7 @@ class _Push:
                 partition=command.partition,
                 start_at=records_pb2.OffsetSpec(offset=self.offset),
                 grant=records_pb2.FlowGrant(bytes=CREDIT_BYTES),
+                leader_epoch=self.epoch,
             )
             await call.write(pb.ConsumeRequest(start=start))
             while True:
@@ -235,7 +273,9 @@ class _Push:
                 if consumed is grpc.aio.EOF:
                     return None
                 assert isinstance(consumed, tuple), "what the call deserializes to"
-                _, batches = consumed
+                response, batches = consumed
+                if response.HasField("started"):
+                    self.epoch = response.started.leader_epoch
                 if batches:
                     await self._deliver(batches)
                     size = sum(one.payload_bytes for one in batches)
@@ -250,21 +290,23 @@ class _Push:
             call.cancel()
 
     async def _deliver(self, batches: Sequence[StoredBatch]) -> None:
+        topic, partition = self._command.topic, self._command.partition
         while True:
-            parts, count, next_offset = batch.encode_answer(
-                self._command.topic,
-                self._command.partition,
+            written = await self._streaming.unpacking.write(
                 batches,
                 self.offset,
+                (topic, partition),
                 max_count=self._command.limit,
-                max_bytes=MAX_ANSWER_BYTES,
+                max_bytes=MAX_ANSWER_BYTES - batch.head_bytes(topic),
             )
-            if not count:
+            if not written.count:
                 return
-            self._outlet.send(parts)
+            self._outlet.send(batch.encode_answer(topic, partition, written))
             self._last_frame = asyncio.get_running_loop().time()
-            self.offset = next_offset
-            self.sent += count
+            self.offset = written.next_offset
+            self.sent += written.count
+            if self.epoch is not None:
+                self._outlet.epochs.note(topic, partition, written.next_offset, self.epoch)
             await self._outlet.writable()
 
     async def _meanwhile(self, waited_for: Awaitable[T]) -> tuple[T | None, str | None]:

@@ -11,6 +11,7 @@ from cursus_gateway.consuming import Consuming
 from cursus_gateway.dialect import commands as c
 from cursus_gateway.dialect import replies
 from cursus_gateway.dialect.commands import Dialect, Request
+from cursus_gateway.epochs import ReadEpochs
 from cursus_gateway.framing import Parts, frame
 from cursus_gateway.idempotence import IdempotentTopics
 from cursus_gateway.membership import Membership
@@ -18,6 +19,7 @@ from cursus_gateway.peers import Peers
 from cursus_gateway.publishing import Publishing
 from cursus_gateway.refusals import Refused, fenced_epoch, spell
 from cursus_gateway.settings import ReplyProfile
+from cursus_gateway.topics import policies_of, require_policies, wanted_config
 from cursus_gateway.upstream import (
     ADD_PARTITIONS,
     CREATE_TOPIC,
@@ -54,6 +56,9 @@ class Context(Protocol):
 
     @property
     def third_generation(self) -> bool: ...
+
+    @property
+    def epochs(self) -> ReadEpochs: ...
 
     @property
     def advertised(self) -> str:
@@ -94,8 +99,9 @@ class Translator:
         match request.command:
             case c.ConsumeBatch() as command:
                 self._peers.moved_on(context.peer, command.group, command.topic, command.partition)
+                third_generation = request.third_generation or context.third_generation
                 found = await self._consuming.consume_batch(
-                    command, context.lane, third_generation=request.third_generation or context.third_generation
+                    command, context.lane, context.epochs, third_generation=third_generation
                 )
                 return text_reply(found) if isinstance(found, str) else Reply(found)
             case c.Exit():
@@ -169,14 +175,10 @@ class Translator:
                 raise AssertionError(f"the session serves {type(other).__name__} itself")
 
     async def _create(self, command: c.CreateTopic, positional: bool) -> str:
-        """RULE 15: an existing topic grows if it is smaller, and is otherwise answered as it is."""
-        config = topic_service_pb2.TopicConfig(labels=command.labels)
-        if command.retention_ms is not None:
-            config.retention_ms = command.retention_ms
-        if command.retention_bytes is not None:
-            config.retention_bytes = command.retention_bytes
+        """RULE 15: an existing topic grows if it is smaller, and is otherwise answered as it is. It is not changed, so
+        that a policy it does not have is refused."""
         request = topic_service_pb2.CreateTopicRequest(
-            name=command.topic, partition_count=command.partitions or 4, config=config
+            name=command.topic, partition_count=command.partitions or 4, config=wanted_config(command)
         )
         try:
             topic = (await self._upstream.call(CREATE_TOPIC, request)).topic
@@ -186,12 +188,13 @@ class Translator:
                 raise
             describe = topic_service_pb2.DescribeTopicRequest(name=command.topic)
             topic = (await self._upstream.call(DESCRIBE_TOPIC, describe)).topic
+            require_policies(command, topic)
             if command.partitions is not None and command.partitions > topic.partition_count:
                 grow = topic_service_pb2.AddPartitionsRequest(name=command.topic, partition_count=command.partitions)
                 topic = (await self._upstream.call(ADD_PARTITIONS, grow)).topic
         if positional:
             return replies.created_first_generation(command.topic, topic.partition_count)
-        return replies.created(command.topic, topic.partition_count, topic.config.labels)
+        return replies.created(command.topic, topic.partition_count, policies_of(topic.config))
 
     async def _list_topics(self, context: Context) -> str:
         topics = await self._upstream.call(LIST_TOPICS, topic_service_pb2.ListTopicsRequest())
@@ -235,8 +238,9 @@ class Translator:
         """RULE 23."""
         group = command.group or context.group
         self._peers.moved_on(context.peer, group, command.topic, command.partition)
+        processed = context.epochs.processed(command.topic, command.partition, command.offset)
         outcomes = await self._membership.commit(
-            command.topic, group, {command.partition: command.offset}, command.member, command.generation or 0
+            command.topic, group, {command.partition: processed}, command.member, command.generation or 0
         )
         refused = outcomes[command.partition]
         if refused is None or (refused.reason == "OFFSET_REGRESSION" and command.generation is None):
@@ -249,8 +253,12 @@ class Translator:
         """RULE 24. A repeated or older offset counts as done: Java repeats its pairs every five seconds."""
         for partition in command.offsets:
             self._peers.moved_on(context.peer, command.group, command.topic, partition)
+        processed = {
+            partition: context.epochs.processed(command.topic, partition, offset)
+            for partition, offset in command.offsets.items()
+        }
         outcomes = await self._membership.commit(
-            command.topic, command.group, command.offsets, command.member, command.generation
+            command.topic, command.group, processed, command.member, command.generation
         )
         refusals: Mapping[int, Refused] = {
             partition: refused
@@ -315,7 +323,7 @@ class Translator:
                     }
                     for place in described.partitions
                 ],
-                "policy": dict(described.topic.config.labels),
+                "policy": policies_of(described.topic.config),
             }
         )
 

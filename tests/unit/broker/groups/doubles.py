@@ -7,20 +7,80 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from itertools import count
 
-from cursus_broker.errors import CursusError, GroupNotFound, TopicNotFound
+from cursus_broker.errors import (
+    CursusError,
+    GroupNotFound,
+    LogTruncated,
+    PartitionDamaged,
+    PartitionNotFound,
+    StorageFailed,
+    TopicNotFound,
+)
 from cursus_broker.groups.api import GroupLimits
 from cursus_broker.groups.coordinator import GroupCoordinator
 from cursus_broker.groups.members import JoinRequest, Subscription
+from cursus_broker.log.api import Offset
 from cursus_broker.metadata.model import CommittedOffset, Snapshot, StoredGroup, TopicPartition
 from cursus_broker.metadata.store import Settled
 
 
+class FakePartition:
+    """A partition whose log ends at 1,000 and is synced, until a test says otherwise."""
+
+    def __init__(self) -> None:
+        self.next_offset = Offset(1_000)
+        self.synced_offset = 1_000
+        self.leader_epoch = 1
+        self.cut_at: int | None = None
+        """Where the current epoch began because the log was cut there."""
+        self.failure: StorageFailed | None = None
+        self.asked: list[int] = []
+        """The offsets that commits had to wait for."""
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    def check_epoch(self, offset: int, epoch: int | None) -> None:
+        if epoch is not None and epoch < self.leader_epoch and self.cut_at is not None and self.cut_at < offset:
+            raise LogTruncated(
+                offset,
+                epoch,
+                offset=self.cut_at,
+                leader_epoch=self.leader_epoch,
+                earliest=0,
+                next_offset=self.next_offset,
+            )
+
+    def sync_soon(self, upto: Offset) -> asyncio.Future[None] | None:
+        if upto <= self.synced_offset:
+            return None
+        if self.failure is not None:
+            raise self.failure
+        self.asked.append(upto)
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((upto, woken))
+        return woken
+
+    def sync(self, upto: int) -> None:
+        """The disk has got this far."""
+        self.synced_offset = upto
+        for wanted, woken in self._waiting:
+            if wanted <= upto and not woken.done():
+                woken.set_result(None)
+
+    def fail(self) -> None:
+        """The disk refuses, now and from now on."""
+        self.failure = StorageFailed("sync failed")
+        for _, woken in self._waiting:
+            if not woken.done():
+                woken.set_exception(self.failure)
+
+
 class FakeTopics:
-    """Topics by name with their number of partitions; every log ends at `log_next`."""
+    """Topics by name with their number of partitions."""
 
     def __init__(self, counts: Mapping[str, int]) -> None:
         self.counts = dict(counts)
-        self.log_next = 1_000
+        self.damaged: set[TopicPartition] = set()
+        self._partitions: dict[TopicPartition, FakePartition] = {}
 
     def names(self) -> Collection[str]:
         return self.counts.keys()
@@ -29,7 +89,23 @@ class FakeTopics:
         return self.counts.get(topic)
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        return 0, self.log_next
+        return 0, self.partition(topic, partition).next_offset
+
+    def partition(self, topic: str, partition: int) -> FakePartition:
+        count = self.counts.get(topic)
+        if count is None:
+            raise TopicNotFound(topic)
+        if not 0 <= partition < count:
+            raise PartitionNotFound(topic, partition, count)
+        place = TopicPartition(topic, partition)
+        if place in self.damaged:
+            raise PartitionDamaged("segment", 0, "test")
+        return self._partitions.setdefault(place, FakePartition())
+
+    def delete(self, topic: str) -> None:
+        """Its partitions are others if it is created again."""
+        self.counts.pop(topic, None)
+        self._partitions = {place: one for place, one in self._partitions.items() if place.topic != topic}
 
 
 class MemoryStore:
@@ -136,7 +212,7 @@ class World:
     def set_topic(self, name: str, partitions: int | None) -> None:
         """Create or grow the topic, or delete it with None."""
         if partitions is None:
-            self.topics.counts.pop(name, None)
+            self.topics.delete(name)
             for offsets in self.store.offsets.values():
                 for partition in [p for p in offsets if p.topic == name]:
                     del offsets[partition]

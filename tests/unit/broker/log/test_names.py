@@ -19,3 +19,10 @@ def test_unfinished_files_belong_to_one_partition() -> None:
     assert names.is_temporary(names.index_name(3, 1) + ".tmp", 3)
     assert not names.is_temporary(names.prepared_name(33), 3)
     assert not names.is_temporary(names.segment_name(3, 1), 3)
+
+
+def test_a_file_is_told_from_those_of_other_partitions_by_how_it_begins() -> None:
+    ours = [names.segment_name(3, 1), names.index_name(3, 1), names.cut_name(3, 1, 0), names.checkpoint_name(3)]
+    assert all(name.startswith(names.file_prefixes(3)) for name in [*ours, names.prepared_name(3)])
+    assert not any(name.startswith(names.file_prefixes(33)) for name in ours)
+    assert not names.checkpoint_name(33).startswith(names.file_prefixes(3))

@@ -3,7 +3,8 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,17 @@ from cursus_broker.errors import (
     StorageFailed,
     TopicNotFound,
 )
+from cursus_broker.log.epochs import Epochs, EpochStart
 from cursus_broker.metadata import store as store_module
-from cursus_broker.metadata.model import CommittedOffset, StoredGroup, StoredTopic, TopicPartition
+from cursus_broker.metadata.model import (
+    CommittedOffset,
+    LedgerChange,
+    LedgerReach,
+    StoredGroup,
+    StoredProducer,
+    StoredTopic,
+    TopicPartition,
+)
 from cursus_broker.metadata.store import MetadataStore
 
 ORDERS = StoredTopic("orders", uuid.UUID(int=1), 4, '{"retention_ms": 5}', 1_000)
@@ -41,7 +51,7 @@ async def reopened(store: MetadataStore) -> MetadataStore:
 async def test_what_was_written_is_there_after_opening_again(store: MetadataStore) -> None:
     await store.put_topic(ORDERS)
     await store.put_group(READERS)
-    await store.commit_offsets("readers", {P0: CommittedOffset(7, "notiz ✓", 3_000)})
+    await store.commit_offsets("readers", {P0: CommittedOffset(7, "notiz ✓", 3_000, 4, 9)})
     before = await store.load()
 
     again = await reopened(store)
@@ -49,7 +59,7 @@ async def test_what_was_written_is_there_after_opening_again(store: MetadataStor
     await again.close()
 
     assert (after.topics, after.groups) == ((ORDERS,), (READERS,))
-    assert after.offsets == {"readers": {P0: CommittedOffset(7, "notiz ✓", 3_000)}}
+    assert after.offsets == {"readers": {P0: CommittedOffset(7, "notiz ✓", 3_000, 4, 9)}}
     assert after.cluster_id == before.cluster_id
     assert (before.incarnation, after.incarnation) == (1, 2)
 
@@ -64,6 +74,30 @@ async def test_a_topic_written_again_keeps_its_offsets(store: MetadataStore) -> 
     assert snapshot.topics[0].partitions == 8
     assert snapshot.groups[0].generation == 4
     assert snapshot.offsets["readers"][P0].next_offset == 7
+
+
+async def test_epochs_are_remembered_with_their_topic_and_replaced_as_a_whole(store: MetadataStore) -> None:
+    first, later = Epochs().begin(store.next_epoch(), 0), Epochs().begin(store.next_epoch(), 0)
+    await store.put_topic(ORDERS, {0: first, 1: first})
+    assert (await store.load()).epochs == {P0: first, TopicPartition("orders", 1): first}
+    await store.put_epochs({P0: later.begin(store.next_epoch(), 5)})
+    await store.put_topic(ORDERS)
+    again = await reopened(store)
+    assert (await again.load()).epochs == {
+        P0: Epochs((EpochStart(2, 0), EpochStart(3, 5))),
+        TopicPartition("orders", 1): first,
+    }
+    await again.close()
+
+
+async def test_no_epoch_is_given_out_twice_not_even_to_a_topic_created_anew(store: MetadataStore) -> None:
+    stored = Epochs().begin(store.next_epoch(), 0)
+    await store.put_topic(ORDERS, {0: stored})
+    await store.delete_topic("orders")
+    assert (await store.load()).epochs == {}
+    again = await reopened(store)
+    assert again.next_epoch() == stored.current + 1
+    await again.close()
 
 
 @pytest.mark.parametrize("what", ["topic", "group"])
@@ -154,3 +188,39 @@ async def test_a_locked_database_fails_the_write_and_the_next_one_works(store: M
     other.close()
     await store.put_group(READERS)
     assert (await store.load()).groups == (READERS,)
+
+
+def saved(name: bytes, next_offset: int, *, checksum: int | None = 7) -> StoredProducer:
+    return StoredProducer(name, 1, 5, checksum, next_offset, 1_000, False, b"recent", b"")
+
+
+def change(*producers: StoredProducer, forgotten: Sequence[bytes] = (), upto: int = 9) -> LedgerChange:
+    return LedgerChange(producers, forgotten, LedgerReach(upto, 10, is_whole=not forgotten))
+
+
+async def test_a_ledger_is_what_its_changes_have_left_in_the_order_of_the_last_batches(store: MetadataStore) -> None:
+    await store.put_topic(ORDERS)
+    assert await store.load_ledger(P0) is None
+    await store.put_ledger(P0, ORDERS.id, change(saved(b"p", 3), saved(b"q", 2), saved(b"r", 1), upto=4))
+    await store.put_ledger(P0, ORDERS.id, change(saved(b"q", 9, checksum=None), forgotten=[b"r", b"unknown"]))
+    await store.put_ledger(TopicPartition("orders", 1), ORDERS.id, change(saved(b"p", 1)))
+    loaded = await store.load_ledger(P0)
+    assert loaded is not None
+    assert loaded.reach == LedgerReach(9, 10, is_whole=False)
+    assert list(loaded.producers) == [saved(b"p", 3), saved(b"q", 9, checksum=None)]
+    await store.drop_ledger(P0)
+    assert await store.load_ledger(P0) is None
+    assert await store.load_ledger(TopicPartition("orders", 1)) is not None
+
+
+async def test_a_ledger_of_a_topic_that_was_deleted_meanwhile_is_not_taken_for_the_next_ones(
+    store: MetadataStore,
+) -> None:
+    """A save that was on its way would have told the new topic of batches it never had."""
+    await store.put_topic(ORDERS)
+    await store.put_ledger(P0, ORDERS.id, change(saved(b"p", 3)))
+    await store.delete_topic("orders")
+    await store.put_ledger(P0, ORDERS.id, change(saved(b"p", 3)))
+    await store.put_topic(replace(ORDERS, id=uuid.UUID(int=2)))
+    await store.put_ledger(P0, ORDERS.id, change(saved(b"p", 3)))
+    assert await store.load_ledger(P0) is None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 from uuid import UUID
 
 from cursus_broker.consume.tail import Tail, TailBudget
@@ -14,9 +16,10 @@ from cursus_broker.log.api import Batch, EntryHeader, Offset
 from cursus_broker.log.engine import SegmentEngine
 from cursus_broker.log.files import Files
 from cursus_broker.log.settings import LogSettings
-from cursus_broker.publish.dedup import ContentWindow
+from cursus_broker.publish.dedup import ContentLimits, ContentMemory
 from cursus_broker.publish.producers import Fresh, ProducerLedger, Repeated, Verdict
 from cursus_broker.publish.publisher import Publisher, PublisherSettings
+from cursus_broker.publish.recall import Recall
 from cursus_broker.topics.config import TopicConfig
 from cursus_broker.topics.partition import Partition
 from cursus_broker.topics.topic import Topic
@@ -24,6 +27,9 @@ from cursus_proto import records as record_sets
 from cursus_proto.v1.records_pb2 import Record
 
 WINDOW_MS = 30 * 60_000
+LIMITS = ContentLimits(WINDOW_MS, topic_entries=1_000, total_entries=2_000)
+
+T = TypeVar("T")
 
 
 def batch(first: int, payload: bytes, *, count: int = 1, epoch: int = 1, producer: bytes = b"p") -> Batch:
@@ -113,18 +119,26 @@ class Desk:
     topic: Topic
     tally: Counted
     clock: Clock
-    unpacked_in_thread: list[int]
+    in_thread: list[object]
+    """What was handed to a thread."""
 
-    async def values(self, partition: int) -> list[bytes]:
-        """All values of a partition, in order."""
+    async def unpack(self, payload: bytes, codec: int) -> Sequence[Record]:
+        return record_sets.unpack(payload, codec)
+
+    async def values(self, partition: int) -> list[bytes | None]:
+        """All values of a partition, in order; None is null."""
+        return [one.value if one.HasField("value") else None for one in await self.records(partition)]
+
+    async def records(self, partition: int) -> list[Record]:
+        """All records of a partition, in order."""
         one = self.topic.partition(partition)
-        values: list[bytes] = []
+        records: list[Record] = []
         offset = one.earliest_offset
         while entries := await one.log.read(offset, 1 << 20):
             for header, payload in entries:
-                values.extend(record.value for record in record_sets.unpack(payload, header.codec))
+                records += record_sets.unpack(payload, header.codec)
                 offset = header.next_offset
-        return values
+        return records
 
 
 @asynccontextmanager
@@ -136,7 +150,10 @@ async def desk(
     settings: PublisherSettings | None = None,
     files: Files | None = None,
     missing: bool = False,
+    limits: ContentLimits = LIMITS,
+    recall: bool = False,
 ) -> AsyncIterator[Desk]:
+    """`recall`: what an earlier desk left in the files is read back, as after a restart."""
     log_settings = LogSettings(linger_ms=3_600_000, flush_records=1_000_000)
     async with SegmentEngine(tmp_path, log_settings, files=files) as engine:
         budget = TailBudget(1 << 20)
@@ -144,13 +161,16 @@ async def desk(
         for number in range(partitions):
             log, _ = await engine.open("orders", number)
             made.append(Partition("orders", number, log, Tail(budget, 1_000, log.next_offset), ProducerLedger()))
-        topic = Topic("orders", UUID(int=1), config or TopicConfig(), 0, made, ContentWindow(WINDOW_MS, 1_000))
-        tally, clock, in_thread = Counted(), Clock(), []
+        memory = ContentMemory(limits)
+        topic = Topic("orders", UUID(int=1), config or TopicConfig(), 0, made, memory.open())
+        if recall:
+            topic.recall = Recall("orders", topic.content, [(one.id, one.log) for one in topic.healthy()])
+        tally, clock = Counted(), Clock()
+        in_thread: list[object] = []
 
-        async def run(work: Callable[[], Sequence[Record]]) -> Sequence[Record]:
-            records = work()
-            in_thread.append(len(records))
-            return records
+        async def run(work: Callable[[], T]) -> T:
+            in_thread.append(work)
+            return await asyncio.to_thread(work)
 
         publisher = Publisher(
             OneTopic(topic, missing=missing),

@@ -6,34 +6,12 @@ from __future__ import annotations
 
 import pytest
 
-from cursus_broker.errors import ProducerFenced, SequenceConflict, SequenceGap
+from cursus_broker.errors import ProducerFenced, ProducerForgotten, SequenceConflict, SequenceGap, SequenceTooOld
 from cursus_broker.log.api import Batch
 from cursus_broker.publish import producers
-from cursus_broker.publish.producers import Fresh, PartlyRepeated, ProducerLedger, Repeated, Runs
+from cursus_broker.publish.producers import Cause, Fresh, PartlyRepeated, ProducerLedger, Repeated
+from cursus_broker.publish.remembered import REMEMBERED_BATCHES
 from tests.unit.broker.publish.support import Numbered, batch
-
-
-class TestRuns:
-    def test_touching_runs_become_one(self) -> None:
-        runs = Runs()
-        runs.add(1, 3)
-        runs.add(5, 7)
-        runs.add(3, 5)
-        assert list(runs) == [(1, 7)]
-
-    def test_a_run_swallows_all_it_covers(self) -> None:
-        runs = Runs([(1, 2), (4, 5), (7, 8), (20, 21)])
-        runs.add(0, 10)
-        assert list(runs) == [(0, 10), (20, 21)]
-
-    def test_beyond_the_window_the_lowest_gap_is_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(producers, "MAX_RUNS", 3)
-        runs = Runs()
-        for number in (1, 3, 5, 7):
-            runs.add(number, number + 1)
-        assert list(runs) == [(1, 4), (5, 6), (7, 8)]
-        assert 2 in runs
-        assert 4 not in runs
 
 
 class TestStrict:
@@ -48,9 +26,9 @@ class TestStrict:
 
     @pytest.mark.parametrize("first", [1, 5])
     def test_an_unknown_producer_starts_at_zero(self, first: int) -> None:
-        with pytest.raises(SequenceGap) as refused:
+        with pytest.raises(ProducerForgotten) as refused:
             ProducerLedger().judge_strict(batch(first, b"a"))
-        assert refused.value.metadata["expected"] == "0"
+        assert refused.value.metadata == {"producer": "p", "sequence": str(first), "never_known": "true"}
 
     def test_a_gap_names_the_sequence_that_is_missing(self) -> None:
         ledger = Numbered()
@@ -70,11 +48,24 @@ class TestStrict:
 
     def test_a_repetition_too_old_to_compare_is_refused_not_believed(self) -> None:
         ledger = Numbered()
-        for sequence in range(producers.REMEMBERED_BATCHES + 1):
+        for sequence in range(REMEMBERED_BATCHES + 1):
             ledger.store(batch(sequence, b"%d" % sequence))
         assert isinstance(ledger.judge_strict(batch(1, b"1")), Repeated)
-        with pytest.raises(SequenceConflict, match="too old"):
+        with pytest.raises(SequenceTooOld) as refused:
             ledger.judge_strict(batch(0, b"0"))
+        assert refused.value.metadata == {
+            "producer": "p",
+            "sequence": "0",
+            "next_sequence": str(REMEMBERED_BATCHES + 1),
+            "oldest": "1",
+        }
+
+    def test_a_batch_that_reaches_into_what_is_remembered_is_a_conflict_however_early_it_begins(self) -> None:
+        ledger = Numbered()
+        for sequence in range(REMEMBERED_BATCHES + 1):
+            ledger.store(batch(sequence, b"%d" % sequence))
+        with pytest.raises(SequenceConflict):
+            ledger.judge_strict(batch(0, b"0", count=2))
 
     def test_a_new_epoch_starts_over_and_ends_the_old_one(self) -> None:
         ledger = Numbered()
@@ -153,8 +144,10 @@ def test_the_producer_idle_for_longest_is_forgotten_first(monkeypatch: pytest.Mo
     ledger.store(batch(0, b"a", producer=b"r"))
     assert len(ledger.ledger) == 2
     assert isinstance(ledger.judge_strict(batch(1, b"b", producer=b"p")), Repeated)
-    with pytest.raises(SequenceGap):
+    assert ledger.ledger.forgotten == {Cause.CROWDED_OUT: 1}
+    with pytest.raises(ProducerForgotten) as refused:
         ledger.judge_strict(batch(1, b"b", producer=b"q"))
+    assert refused.value.metadata["never_known"] == "false"
 
 
 def test_idle_producers_are_forgotten_by_the_time_of_their_last_batch() -> None:
@@ -162,6 +155,62 @@ def test_idle_producers_are_forgotten_by_the_time_of_their_last_batch() -> None:
     ledger.store(batch(0, b"a", producer=b"p"), now_ms=10)
     ledger.store(batch(0, b"a", producer=b"q"), now_ms=20)
     ledger.store(batch(1, b"b", producer=b"p"), now_ms=30)
-    assert ledger.ledger.forget_idle(before_ms=20) == 0
-    assert ledger.ledger.forget_idle(before_ms=25) == 1
+    assert ledger.ledger.forget_idle(before_ms=20, most=10) == 0
+    assert ledger.ledger.forget_idle(before_ms=25, most=10) == 1
+    assert ledger.ledger.forgotten == {Cause.IDLE: 1}
     assert ledger.judge_strict(batch(2, b"c", producer=b"p")) == Fresh()
+
+
+class TestReleases:
+    def test_a_released_producer_makes_room_and_is_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(producers, "MAX_PRODUCERS", 2)
+        ledger = Numbered()
+        for name in (b"p", b"q"):
+            ledger.store(batch(0, b"a", producer=name))
+        assert ledger.ledger.release(b"q", 1)
+        ledger.store(batch(0, b"a", producer=b"r"))
+        assert ledger.judge_strict(batch(1, b"b", producer=b"p")) == Fresh()
+        assert ledger.ledger.forgotten == {Cause.RELEASED: 1}
+        assert not ledger.ledger.release(b"q", 1), "not known any more"
+
+    def test_a_producer_that_has_moved_on_is_not_released(self) -> None:
+        ledger = Numbered()
+        ledger.store(batch(0, b"a", epoch=3))
+        assert not ledger.ledger.release(b"p", 2)
+        assert ledger.judge_strict(batch(1, b"b", epoch=3)) == Fresh()
+        assert ledger.ledger.release(b"p", 4), "an older epoch is done with too"
+
+    def test_only_a_producer_in_a_known_epoch_may_be_forgotten(self) -> None:
+        """One that raises its epoch and does not begin at 0 is known, and told what is missing."""
+        ledger = Numbered()
+        ledger.store(batch(0, b"a", epoch=1))
+        with pytest.raises(SequenceGap):
+            ledger.judge_strict(batch(1, b"b", epoch=2))
+
+
+class TestChanges:
+    def test_only_what_has_changed_since_is_taken(self) -> None:
+        ledger = Numbered()
+        ledger.store(batch(0, b"a", producer=b"p"))
+        ledger.store(batch(0, b"a", producer=b"q"))
+        assert ledger.ledger.take_changes() == {b"p", b"q"}
+        assert not ledger.ledger.has_changes
+        ledger.store(batch(1, b"b", producer=b"p"))
+        assert ledger.ledger.take_changes() == {b"p"}
+
+    def test_what_was_forgotten_has_changed(self) -> None:
+        ledger = Numbered()
+        ledger.store(batch(0, b"a"))
+        ledger.ledger.take_changes()
+        ledger.ledger.release(b"p", 1)
+        assert ledger.ledger.unsaved_removals == 1
+        assert ledger.ledger.take_changes() == {b"p"}
+        assert ledger.ledger.unsaved_removals == 0
+
+    def test_what_could_not_be_saved_is_taken_again(self) -> None:
+        ledger = Numbered()
+        ledger.store(batch(0, b"a", producer=b"p"))
+        taken = ledger.ledger.take_changes()
+        ledger.store(batch(0, b"a", producer=b"q"))
+        ledger.ledger.put_back(taken)
+        assert ledger.ledger.take_changes() == {b"p", b"q"}

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from cursus_broker.errors import CorruptRecordSet, InvalidRequest, RecordTooLarge, TopicNotFound, WriteTimeout
+from cursus_broker.errors import (
+    CorruptRecordSet,
+    InvalidRequest,
+    RecordTooLarge,
+    RecordTooSmall,
+    TopicNotFound,
+    WriteTimeout,
+)
 from cursus_broker.log.api import Offset
 from cursus_broker.log.files import RealFiles
 from cursus_broker.publish.acks import Acks, Placed
@@ -25,7 +32,7 @@ from tests.unit.broker.publish.support import WINDOW_MS, desk
 GARBAGE = Submission("orders", b"not zstd", 0, codec=records_pb2.CODEC_ZSTD, record_count=3)
 
 
-def plain(*values: bytes, partition: int | None = 0) -> Submission:
+def plain(*values: bytes | None, partition: int | None = 0) -> Submission:
     return packed([Record(value=value) for value in values], partition)
 
 
@@ -61,6 +68,45 @@ async def test_a_set_of_several_keys_is_split_in_order_and_packed_the_same_way(t
             assert await at.values(partition) == expected
             counts = [placed.record_count for placed in receipt.placed if placed.partition == partition]
             assert counts == ([len(expected)] if expected else [])
+
+
+@pytest.mark.parametrize("codec", [records_pb2.CODEC_NONE, records_pb2.CODEC_ZSTD])
+async def test_what_is_packed_again_keeps_null_and_empty_apart(tmp_path: Path, codec: int) -> None:
+    records = [
+        Record(key=b"k%d" % (number % 5), value=(None, b"", b"v")[number % 3], headers=[Header(key="h", value=content)])
+        for number, content in enumerate([None, b"", b"h"] * 10)
+    ]
+    async with desk(tmp_path, partitions=4) as at:
+        submission = Submission("orders", record_sets.pack(records, codec), None, codec=codec, record_count=30)
+        assert len((await at.publisher.publish(submission)).placed) > 1
+        for partition in range(4):
+            assert await at.records(partition) == [one for one in records if partition_for_key(one.key, 4) == partition]
+
+
+async def test_a_part_that_is_stored_of_a_repeated_batch_keeps_null_and_empty_apart(tmp_path: Path) -> None:
+    values = [b"stored before", None, b"", b"v"]
+    async with desk(tmp_path) as at:
+        numbered = plain(*values)._replace(producer_id=b"p", windowed=True)
+        await at.publisher.publish(plain(*values[:1])._replace(producer_id=b"p", windowed=True, first_sequence=1))
+        receipt = await at.publisher.publish(numbered._replace(first_sequence=1))
+        assert receipt.placed[0].fresh_record_count == 3
+        assert await at.values(0) == values
+
+
+async def test_a_null_is_no_repetition_of_an_empty_value(tmp_path: Path) -> None:
+    async with desk(tmp_path) as at:
+        for value in (None, b""):
+            assert not (await at.publisher.publish(plain(value))).placed[0].duplicate
+            assert (await at.publisher.publish(plain(value))).placed[0].duplicate
+        assert await at.values(0) == [None, b""]
+
+
+async def test_a_null_has_no_size_that_could_be_too_small(tmp_path: Path) -> None:
+    async with desk(tmp_path, config=TopicConfig(min_value_bytes=1, max_value_bytes=1)) as at:
+        await at.publisher.publish(plain(None, b"v"))
+        with pytest.raises(RecordTooSmall):
+            await at.publisher.publish(plain(None, b""))
+        assert await at.values(0) == [None, b"v"]
 
 
 async def test_an_equal_single_record_within_the_window_is_answered_with_the_first_place(tmp_path: Path) -> None:
@@ -162,7 +208,7 @@ async def test_a_large_compressed_set_is_opened_in_a_thread(tmp_path: Path) -> N
     submission = Submission("orders", payload, None, codec=records_pb2.CODEC_LZ4, record_count=1)
     async with desk(tmp_path) as at:
         await at.publisher.publish(submission)
-        assert at.unpacked_in_thread == [1]
+        assert len(at.in_thread) == 1
 
 
 async def test_a_compressed_set_with_another_count_than_stated_is_refused_where_it_is_opened(tmp_path: Path) -> None:

@@ -68,12 +68,13 @@ def test_a_subscribe_response_is_what_protobuf_would_write(batch: list[Entry], n
 @given(st.lists(st.lists(entries(), max_size=3), max_size=3))
 def test_a_fetch_response_is_what_protobuf_would_write(partitions: list[list[Entry]]) -> None:
     fields = [
-        opaque_pb2.FetchedPartition(topic="orders", partition=number, earliest_offset=3, next_offset=9)
+        opaque_pb2.FetchedPartition(topic="orders", partition=number, earliest_offset=3, next_offset=9, leader_epoch=7)
         for number in range(len(partitions))
     ]
     message = opaque_pb2.FetchResponse.FromString(fetch_response(zip(fields, partitions, strict=True)))
     for number, (fetched, batch) in enumerate(zip(message.partitions, partitions, strict=True)):
         assert (fetched.topic, fetched.partition, fetched.next_offset) == ("orders", number, 9)
+        assert fetched.leader_epoch == 7
         assert list(fetched.batches) == [expected(entry) for entry in batch]
 
 

@@ -18,7 +18,10 @@ CONTENT = st.binary(max_size=40) | st.text(max_size=20).map(str.encode)
 
 
 def record(
-    value: bytes, key: bytes | None = None, headers: tuple[tuple[str, bytes], ...] = (), **rest: int | bytes
+    value: bytes | None,
+    key: bytes | None = None,
+    headers: tuple[tuple[str, bytes | None], ...] = (),
+    **rest: int | bytes,
 ) -> Record:
     message = records_pb2.Record(value=value, key=key, timestamp_ms=1_700_000_000_123)
     for name, content in headers:
@@ -38,6 +41,28 @@ def test_a_format_string_has_every_token() -> None:
 def test_no_key_is_told_from_an_empty_key_by_its_length() -> None:
     printer = formats.compiled("[%k]%K ")
     assert printer(record(b"", None)) + printer(record(b"", b"")) == b"[]-1 []0 "
+
+
+def test_null_is_told_from_an_empty_value_by_its_length() -> None:
+    printer = formats.compiled("[%s]%S ")
+    assert printer(record(None)) + printer(record(b"")) == b"[]-1 []0 "
+
+
+def test_a_null_is_printed_as_nothing_or_as_what_was_asked_for() -> None:
+    for terminal in (False, True):
+        assert formats.named("text", terminal=terminal)(record(None)) == b"\n"
+        assert formats.named("text", terminal=terminal, null=b"NULL")(record(None)) == b"NULL\n"
+        assert formats.named("text", terminal=terminal, null=b"NULL")(record(b"")) == b"\n"
+    shown = formats.named("%k %s %h", terminal=False, null=b"NULL")(record(None, None, (("a", None), ("b", b""))))
+    assert shown == b"NULL NULL a=NULL,b="
+
+
+def test_json_has_a_null_of_its_own_and_a_dump_names_it() -> None:
+    line = json.loads(formats.named("json", terminal=False, null=b"NULL")(record(None, None, (("a", None),))))
+    assert (line["key"], line["value"], line["headers"]) == (None, None, [{"name": "a", "value": None}])
+    assert json.loads(formats.json_line(record(b"")))["value"] == ""
+    assert formats.hex_dump(record(None)).splitlines()[1:] == [b"  value, null"]
+    assert formats.hex_dump(record(b"")).splitlines()[1:] == [b"  value, 0 bytes"]
 
 
 def test_escapes_are_those_of_c() -> None:
@@ -69,14 +94,14 @@ def test_nothing_a_value_holds_can_steer_a_terminal(value: bytes) -> None:
 
 
 @given(
-    CONTENT,
     st.none() | CONTENT,
-    st.lists(st.tuples(st.text(st.characters(codec="utf-8"), max_size=5), CONTENT), max_size=3),
+    st.none() | CONTENT,
+    st.lists(st.tuples(st.text(st.characters(codec="utf-8"), max_size=5), st.none() | CONTENT), max_size=3),
     CONTENT,
     st.integers(0, 2**31 - 1),
 )
 def test_a_json_line_can_be_published_again(
-    value: bytes, key: bytes | None, headers: list[tuple[str, bytes]], metadata: bytes, version: int
+    value: bytes | None, key: bytes | None, headers: list[tuple[str, bytes | None]], metadata: bytes, version: int
 ) -> None:
     printed = record(value, key, tuple(headers), metadata=metadata, event_type=metadata, schema_version=version)
     line = formats.json_line(printed)

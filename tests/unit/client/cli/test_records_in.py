@@ -7,7 +7,7 @@ import io
 import pytest
 
 from cursus_grpc.cli.failures import Failed
-from cursus_grpc.cli.records_in import BadLine, Outgoing, from_json, keyed, parsed, plain
+from cursus_grpc.cli.records_in import BadLine, Outgoing, empty_as_null, from_json, keyed, parsed, plain
 
 
 def test_lines_lose_their_end_and_nothing_else() -> None:
@@ -27,8 +27,26 @@ def test_a_line_without_delimiter_is_named() -> None:
 
 def test_values_that_are_no_text_are_published_as_json() -> None:
     assert from_json(b'{"value": {"n": [1, null, "\xc3\xa9"]}}').value == '{"n":[1,null,"é"]}'.encode()
-    assert from_json(b'{"value": null}').value == b""
     assert from_json(b'{"value": 7, "key": 1}')[:2] == (b"7", b"1")
+
+
+@pytest.mark.parametrize("line", [b'{"value": null}', b'{"value_base64": null}'])
+def test_null_is_null_and_neither_text_nor_empty(line: bytes) -> None:
+    assert from_json(line).value is None
+    assert from_json(b'{"value": ""}').value == b""
+    assert from_json(b'{"value": "null"}').value == b"null"
+
+
+def test_only_where_it_is_asked_for_is_an_empty_value_null() -> None:
+    assert [keyed(b":")(line).value for line in (b"ann:", b"ann:tea")] == [b"", b"tea"]
+    tombstones = empty_as_null(keyed(b":"))
+    assert [tombstones(line)[:2] for line in (b"ann:", b"ann:tea")] == [(None, b"ann"), (b"tea", b"ann")]
+    assert [empty_as_null(plain)(line).value for line in (b"", b" ")] == [None, b" "]
+
+
+def test_headers_may_be_null() -> None:
+    headers = b'[{"name": "a", "value": null}, {"name": "b", "value": ""}, {"name": "c"}]'
+    assert from_json(b'{"value": "", "headers": %s}' % headers).headers == (("a", None), ("b", b""), ("c", None))
 
 
 def test_headers_may_be_a_list_or_an_object() -> None:

@@ -133,7 +133,7 @@ def consume(session: Session, topic: str | None, records: int, value_bytes: int,
                 if not batch:
                     raise Failed(f"nothing came for {_STALLED_S:.0f} s", "`cursus doctor` checks the broker")
                 received += len(batch)
-                received_bytes += sum(len(record.value) for record in batch)
+                received_bytes += sum(len(record.value or b"") for record in batch)
                 now = time.perf_counter()
                 latencies_ms.append((now - polled_at) * 1000)
                 polled_at = now
@@ -211,7 +211,7 @@ def _receive(consumer: Consumer, records: int, sender: _Sender, bar: _Bar) -> li
     while len(latencies_ms) < records:
         batch = consumer.poll_batch(500, 1.0)
         now_ns = time.perf_counter_ns()
-        latencies_ms.extend((now_ns - _STAMP.unpack_from(record.value)[0]) / 1e6 for record in batch)
+        latencies_ms.extend((now_ns - _STAMP.unpack_from(record.value or b"")[0]) / 1e6 for record in batch)
         bar(len(latencies_ms))
         if sender.error is not None:
             raise sender.error

@@ -46,6 +46,7 @@ def _items(context: click.Context, incomplete: str, *, groups: bool) -> list[Com
     try:
         found = context.ensure_object(Session).connection
         with Admin(found.broker, tls=found.tls, request_timeout_s=_TIMEOUT_S, client_id=CLIENT_ID) as admin:
+            admin.connect(_TIMEOUT_S)
             names = [group.name for group in admin.list_groups()] if groups else [t.name for t in admin.list_topics()]
     except (CursusError, BadConfiguration, ValueError, OSError):
         return []

@@ -17,6 +17,7 @@ from cursus_grpc.cli import completion, formats, places
 from cursus_grpc.cli.interrupt import Interrupt, Interrupted
 from cursus_grpc.cli.output import plural, say
 from cursus_grpc.cli.session import Command, Session, pass_session
+from cursus_grpc.errors import LogTruncated
 
 # Printed between two looks at the signals.
 _BATCH_RECORDS: Final = 5_000
@@ -78,7 +79,7 @@ class Sink:
     "\n"
     "\b\nFORMAT is text, json, hex, or a string with\n"
     "  %t topic  %p partition  %o offset  %k key  %s value  %h headers  %T timestamp\n"
-    "  %K and %S the lengths of key and value;  \\n \\t \\xHH  as in C\n"
+    "  %K and %S the lengths of key and value, -1 for none;  \\n \\t \\xHH  as in C\n"
     "\n"
     "Example: cursus consume orders --from @-10m --follow --format '%p:%o %k=%s\\n'",
 )
@@ -94,6 +95,7 @@ class Sink:
 @click.option("--group", "-g", shell_complete=completion.groups, help="Read as a member of this group, and commit.")
 @click.option("--count", "-c", metavar="N", type=click.IntRange(min=0), help="Stop after this many records.")
 @click.option("--format", "-f", "form", metavar="FORMAT", help="How a record is printed. Default: text.")
+@click.option("--null", "-Z", is_flag=True, help="Print keys and values that are null as NULL, not as nothing.")
 @click.option("--quiet", "-q", is_flag=True, help="No summary on stderr.")
 @pass_session
 def consume(
@@ -106,6 +108,7 @@ def consume(
     group: str | None,
     count: int | None,
     form: str | None,
+    null: bool,
     quiet: bool,
 ) -> None:
     """Print the records of a topic.
@@ -113,7 +116,9 @@ def consume(
     Without --follow it stops at the end. Partitions are then printed one after the other, each in its order.
     """
     try:
-        printer = formats.named(form or ("json" if session.json else "text"), terminal=sys.stdout.isatty())
+        printer = formats.named(
+            form or ("json" if session.json else "text"), terminal=sys.stdout.isatty(), null=b"NULL" if null else b""
+        )
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--format") from error
     if follow and until is not None:
@@ -162,11 +167,24 @@ def _bounded(
             ends = {partition: min(end, stops[partition]) for partition, end in ends.items()}
     with session.consumer() as consumer:
         for partition in sorted(starts):
-            # Beyond the end is a place too: the log may grow to it, and is not there yet.
-            if starts[partition] < ends[partition] and sink.room:
-                records = consumer.range(topic, partition, starts[partition], ends[partition])
-                while chunk := _take(records, sink):
-                    sink.write(chunk)
+            _range(session, consumer, TopicPartition(topic, partition), starts[partition], ends[partition], sink)
+
+
+def _range(session: Session, consumer: Consumer, place: TopicPartition, start: int, end: int, sink: Sink) -> None:
+    # Beyond the end is a place too: the log may grow to it, and is not there yet.
+    while start < end and sink.room:
+        records = consumer.range(*place, start, end)
+        try:
+            while chunk := _take(records, sink):
+                sink.write(chunk)
+                start = chunk[-1].offset + 1
+            return
+        except LogTruncated as error:
+            say(f"warning: {place.topic}[{place.partition}]: {error}")
+            start = min(start, error.offset)
+            with session.admin() as admin, sink.interrupt.waiting():
+                now = places.offsets(admin, place.topic, END, [place.partition])
+            end = min(end, now[place.partition])
 
 
 def _take(records: Iterator[Record], sink: Sink) -> list[Record]:
@@ -176,7 +194,7 @@ def _take(records: Iterator[Record], sink: Sink) -> list[Record]:
     with sink.interrupt.waiting():
         for record in islice(records, min(_BATCH_RECORDS, sink.room)):
             taken.append(record)
-            taken_bytes += len(record.value)
+            taken_bytes += len(record.value or b"")
             if taken_bytes >= _BATCH_BYTES:
                 break
     return taken

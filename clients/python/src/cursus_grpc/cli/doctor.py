@@ -9,6 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final, Literal
@@ -19,7 +20,7 @@ from cursus_grpc import Admin, CursusError
 from cursus_grpc.cli.connection import Connection, file_path
 from cursus_grpc.cli.failures import HINTS, REFUSED
 from cursus_grpc.cli.output import duration, json_document, size
-from cursus_grpc.cli.session import Command, Session, pass_session
+from cursus_grpc.cli.session import CONNECT_S, Command, Session, pass_session
 from cursus_grpc.types import BrokerInfo
 
 State = Literal["ok", "warning", "failed"]
@@ -29,7 +30,6 @@ _MARKS: Final[dict[State, tuple[str, str]]] = {
     "warning": ("warning", "yellow"),
     "failed": ("failed ", "red"),
 }
-_CONNECT_S: Final = 3.0
 _CLOCK_WARN_S: Final = 1.0
 _DISK_WARN, _DISK_FAIL = 0.10, 0.02
 _HEALTH_PORT: Final = 9081
@@ -88,9 +88,10 @@ def examine(session: Session, health: str | None) -> Iterator[Finding]:
         yield finding
     if not reachable:
         return
-    with session.admin() as admin:
-        began_s = time.time()
+    with ExitStack() as closing:
         try:
+            admin = closing.enter_context(session.admin())
+            began_s = time.time()
             info = admin.broker_info()
         except CursusError as error:
             yield Finding("grpc", "failed", str(error), HINTS.get(error.reason, ""))
@@ -132,7 +133,7 @@ def connects(address: str, check: str) -> Finding:
     except (OSError, UnicodeError) as error:
         return Finding(check, "failed", f"{host} has no address: {error}", "check the name, or DNS and /etc/hosts")
     try:
-        with socket.create_connection((host, port), _CONNECT_S):
+        with socket.create_connection((host, port), CONNECT_S):
             pass
     except ConnectionRefusedError:
         return Finding(
@@ -155,7 +156,7 @@ def _health(connection: Connection, url: str | None) -> Finding:
         # The scheme is checked: urlopen would read files too.
         if not shown.startswith(("http://", "https://")):
             raise click.BadParameter("it begins with http:// or https://", param_hint="--health")
-        with urllib.request.urlopen(shown, timeout=_CONNECT_S) as answer:
+        with urllib.request.urlopen(shown, timeout=CONNECT_S) as answer:
             return Finding("health", "ok", f"{shown} says {answer.read(_MAX_BODY).decode(errors='replace').strip()}")
     except urllib.error.HTTPError as error:
         said = error.read(_MAX_BODY).decode(errors="replace").strip()

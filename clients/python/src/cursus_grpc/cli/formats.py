@@ -1,11 +1,12 @@
 """How a record is printed: as text, as a line of JSON, as a hex dump, or by a format string like kcat's.
 
-    %t topic        %s value       %S its length in bytes
+    %t topic        %s value       %S its length in bytes, -1 for a null
     %p partition    %k key         %K its length in bytes, -1 without a key
     %o offset       %h headers     %T timestamp in milliseconds since 1970
     %% a percent sign; \\n \\r \\t \\0 \\\\ \\xHH as in C
 
-Printers make bytes, because keys and values are bytes: what is not text arrives as it was sent.
+Printers make bytes, because keys and values are bytes: what is not text arrives as it was sent. A null is printed as
+nothing, or as the text the user has chosen for it; JSON has a null of its own.
 """
 
 from __future__ import annotations
@@ -21,16 +22,19 @@ from cursus_grpc import Record
 Printer = Callable[[Record], bytes]
 """Everything that is written for a record, its line end included."""
 
-_TOKENS: Final[dict[str, Printer]] = {
-    "t": lambda record: record.topic.encode(),
-    "p": lambda record: b"%d" % record.partition,
-    "o": lambda record: b"%d" % record.offset,
-    "k": lambda record: record.key or b"",
-    "K": lambda record: b"%d" % (-1 if record.key is None else len(record.key)),
-    "s": lambda record: record.value,
-    "S": lambda record: b"%d" % len(record.value),
-    "h": lambda record: b",".join(name.encode() + b"=" + value for name, value in record.headers),
-    "T": lambda record: b"%d" % record.timestamp_ms,
+Token = Callable[[Record, bytes], bytes]
+"""What stands for a token, given what stands for a null."""
+
+_TOKENS: Final[dict[str, Token]] = {
+    "t": lambda record, _: record.topic.encode(),
+    "p": lambda record, _: b"%d" % record.partition,
+    "o": lambda record, _: b"%d" % record.offset,
+    "k": lambda record, null: _or(record.key, null),
+    "K": lambda record, _: b"%d" % _length(record.key),
+    "s": lambda record, null: _or(record.value, null),
+    "S": lambda record, _: b"%d" % _length(record.value),
+    "h": lambda record, null: b",".join(name.encode() + b"=" + _or(value, null) for name, value in record.headers),
+    "T": lambda record, _: b"%d" % record.timestamp_ms,
 }
 _ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
 _PIECE: Final = re.compile(r"%(?P<token>.?)|\\x(?P<hex>[0-9a-fA-F]{2})|\\(?P<escape>.?)|(?P<plain>[^%\\]+)", re.DOTALL)
@@ -39,31 +43,32 @@ _DUMP_BYTES: Final = 16
 _JSON: Final = json.JSONEncoder(ensure_ascii=False)
 
 
-def named(name: str, *, terminal: bool) -> Printer:
+def named(name: str, *, terminal: bool, null: bytes = b"") -> Printer:
     """The printer called `text`, `json` or `hex`, or made of a format string. Raises ValueError.
 
-    On a terminal text is shown so that it cannot harm it; anywhere else the bytes are passed on as they are.
+    On a terminal text is shown so that it cannot harm it; anywhere else the bytes are passed on as they are. `null` is
+    what text and format strings show for one.
     """
     match name:
         case "text":
-            return _shown if terminal else _raw
+            return _shown(null) if terminal else _raw(null)
         case "json":
             return json_line
         case "hex":
             return hex_dump
     if "%" not in name:
         raise ValueError(f"{name!r} is no format: it is text, json, hex or a string with %t %p %o %k %K %s %S %h %T")
-    return compiled(name)
+    return compiled(name, null)
 
 
-def compiled(text: str) -> Printer:
+def compiled(text: str, null: bytes = b"") -> Printer:
     """The printer a format string describes. Raises ValueError.
 
     >>> compiled("%q")
     Traceback (most recent call last):
     ValueError: '%q' in the format: the tokens are %t %p %o %k %K %s %S %h %T %%
     """
-    parts: list[bytes | Printer] = []
+    parts: list[bytes | Token] = []
     for piece in _PIECE.finditer(text):
         token, code, escape, plain = piece["token"], piece["hex"], piece["escape"], piece["plain"]
         if plain is not None:
@@ -81,15 +86,23 @@ def compiled(text: str) -> Printer:
             parts.append(_ESCAPES[escape])
         else:
             raise ValueError(f"{piece[0]} in the format: the escapes are \\n \\r \\t \\0 \\\\ \\xHH")
-    return lambda record: b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
+    return lambda record: b"".join(part if isinstance(part, bytes) else part(record, null) for part in parts)
 
 
-def _raw(record: Record) -> bytes:
-    return record.value + b"\n"
+def _or(content: bytes | None, null: bytes) -> bytes:
+    return null if content is None else content
 
 
-def _shown(record: Record) -> bytes:
-    return printable(record.value).encode() + b"\n"
+def _length(content: bytes | None) -> int:
+    return -1 if content is None else len(content)
+
+
+def _raw(null: bytes) -> Printer:
+    return lambda record: _or(record.value, null) + b"\n"
+
+
+def _shown(null: bytes) -> Printer:
+    return lambda record: printable(_or(record.value, null)).encode() + b"\n"
 
 
 def printable(value: bytes | str) -> str:
@@ -109,18 +122,19 @@ def _escaped(char: str) -> str:
 
 
 def json_line(record: Record) -> bytes:
-    """A record as `publish --format json` takes it back. What is not UTF-8 is in `…_base64` instead."""
+    """A record as `publish --format json` takes it back."""
+    return _JSON.encode(json_fields(record)).encode() + b"\n"
+
+
+def json_fields(record: Record) -> dict[str, object]:
+    """What is not UTF-8 is in `…_base64` instead; null is null."""
     fields: dict[str, object] = {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
         "timestamp_ms": record.timestamp_ms,
     }
-    key = record.key
-    if key is None:
-        fields["key"] = None
-    else:
-        fields.update(_text_or_base64("key", key))
+    fields.update(_text_or_base64("key", record.key))
     fields.update(_text_or_base64("value", record.value))
     if headers := record.headers:
         fields["headers"] = [{"name": name, **_text_or_base64("value", value)} for name, value in headers]
@@ -132,10 +146,12 @@ def json_line(record: Record) -> bytes:
         fields["aggregate_version"] = record.aggregate_version
     if record.metadata:
         fields.update(_text_or_base64("metadata", record.metadata))
-    return _JSON.encode(fields).encode() + b"\n"
+    return fields
 
 
-def _text_or_base64(name: str, content: bytes) -> dict[str, str]:
+def _text_or_base64(name: str, content: bytes | None) -> dict[str, str | None]:
+    if content is None:
+        return {name: None}
     try:
         return {name: content.decode()}
     except UnicodeDecodeError:
@@ -143,12 +159,14 @@ def _text_or_base64(name: str, content: bytes) -> dict[str, str]:
 
 
 def hex_dump(record: Record) -> bytes:
-    """A head line, then key and value in the form of `hexdump -C`."""
+    """A head line, then key and value in the form of `hexdump -C`; a null value is named."""
     lines = [f"{record.topic}[{record.partition}] offset {record.offset}, timestamp {record.timestamp_ms}"]
     for name, content in (("key", record.key), ("value", record.value)):
         if content is not None:
             lines.append(f"  {name}, {len(content)} bytes")
             lines.extend(f"  {line}" for line in _dump(content))
+        elif name == "value":
+            lines.append("  value, null")
     return "\n".join(lines).encode() + b"\n"
 
 

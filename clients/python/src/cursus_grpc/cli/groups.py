@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -35,11 +35,15 @@ from cursus_grpc.cli.output import (
 from cursus_grpc.cli.session import Group, Session, pass_session
 from cursus_grpc.types import GroupDescription, OffsetChange
 
-_LAG: list[Column] = [
+_LAG: Final[Sequence[Column]] = (
     column("TOPIC"),
     *map(number, ("PARTITION", "COMMITTED", "END", "LAG", "BEHIND")),
     column("MEMBER"),
-]
+)
+_MOVED: Final = (
+    "MOVED FROM is what was committed when power loss or damage cut the log below it; the group goes on from where the"
+    " log ended then"
+)
 
 
 @click.group(cls=Group)
@@ -101,7 +105,7 @@ def _watch(admin: Admin, name: str, interval_s: float) -> None:
         for _ in refreshed(interval_s):
             found = admin.describe_group(name)
             head = Text(f"{time.strftime('%H:%M:%S')}  {_head(found)}")
-            live.update(Stack(head, drawn(_LAG, _lag_rows(found))), refresh=True)
+            live.update(Stack(head, drawn(*_lag_table(found))), refresh=True)
 
 
 def _show(session: Session, found: GroupDescription) -> None:
@@ -110,7 +114,9 @@ def _show(session: Session, found: GroupDescription) -> None:
         return
     click.echo(_head(found))
     click.echo()
-    table(_LAG, _lag_rows(found))
+    table(*_lag_table(found))
+    if is_moved(found):
+        click.echo(_MOVED)
     if found.members:
         click.echo()
         table(
@@ -227,7 +233,21 @@ def _head(found: GroupDescription) -> str:
     return f"group {one.name}: {state}, lag {total_lag(found):,} in {plural(len(found.partitions), 'partition')}"
 
 
-def _lag_rows(found: GroupDescription) -> Iterable[list[Cell]]:
+def is_moved(found: GroupDescription) -> bool:
+    """Whether a cut of a log has moved one of the group's offsets."""
+    return any(part.truncated_from is not None for part in found.partitions)
+
+
+def _lag_table(found: GroupDescription) -> tuple[Sequence[Column], Iterable[list[Cell]]]:
+    rows = _lag_rows(found)
+    if not is_moved(found):
+        return _LAG, rows
+    columns = (*_LAG[:-1], number("MOVED FROM"), _LAG[-1])
+    moved = [[*row[:-1], part.truncated_from, row[-1]] for row, part in zip(rows, found.partitions, strict=True)]
+    return columns, moved
+
+
+def _lag_rows(found: GroupDescription) -> list[list[Cell]]:
     return [
         [
             part.partition.topic,
@@ -283,6 +303,7 @@ def _description_json(found: GroupDescription) -> dict[str, object]:
                 "topic": part.partition.topic,
                 "partition": part.partition.partition,
                 "committed_offset": part.committed_offset,
+                "truncated_from": part.truncated_from,
                 "earliest_offset": part.earliest_offset,
                 "next_offset": part.next_offset,
                 "lag_records": part.lag_records,

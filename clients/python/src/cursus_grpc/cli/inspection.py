@@ -24,11 +24,18 @@ from cursus_broker.log.entry import (
     BadEntry,
     candidates,
     stored_bytes,
+    stored_header_bytes,
     unpack_header,
 )
 from cursus_broker.log.files import RealFiles
 from cursus_broker.log.names import checkpoint_name, index_name, parse_segment_file, segment_name
 from cursus_broker.log.segment import load_index_file, read_control, walk
+from cursus_grpc import Record, TopicPartition
+from cursus_grpc._records import unpack
+from cursus_proto import codecs
+from cursus_proto.bounds import DEFAULT_BOUNDS
+from cursus_proto.internal.v1.opaque_pb2 import RecordBatch
+from cursus_proto.v1 import records_pb2
 
 _FILES: Final = RealFiles()
 _WINDOW_BYTES: Final = 4 * 1024 * 1024
@@ -201,6 +208,27 @@ def inspect(found: Partition) -> Iterator[Seen]:
         last = found.segment(found.numbers[-1])
         cause = f"the log ends at offset {expected}, but was synced up to {checkpoint.synced_offset}"
         yield Damage(last, last.stat().st_size, expected or 0, cause)
+
+
+def records_of(found: Partition, seen: EntrySeen) -> list[Record]:
+    """The records of an entry as a consumer would get them. Raises CorruptBatch if only its checksums are right,
+    BatchTooLarge, OSError."""
+    header = seen.header
+    with seen.path.open("rb") as stream:
+        stream.seek(seen.position + stored_header_bytes(header))
+        payload = stream.read(header.payload_bytes)
+    batch = RecordBatch(
+        base_offset=header.base_offset,
+        record_count=header.record_count,
+        append_time_ms=header.append_time_ms,
+        codec=records_pb2.Codec.ValueType(header.codec),
+        records_crc32c=header.payload_crc,
+    )
+    if codecs.is_plain(header.codec):
+        batch.records = payload
+    else:
+        batch.compressed_records = payload
+    return unpack(batch, TopicPartition(found.topic, found.partition), header.base_offset, DEFAULT_BOUNDS).records()
 
 
 def _checkpoint(found: Partition) -> tuple[Checkpoint, Damage | None]:

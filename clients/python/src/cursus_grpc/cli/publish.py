@@ -108,6 +108,7 @@ class Bar:
     epilog="\b\nExamples:\n"
     "  echo hello | cursus publish greetings\n"
     "  printf 'ann:tea\\nmia:coffee\\n' | cursus publish orders --key-delimiter :\n"
+    "  cursus publish orders --key ann --value '' --null\n"
     "  cursus consume orders -f json | cursus publish copy --format json\n"
     "  cursus publish logs app.log --rate 1000",
 )
@@ -125,6 +126,7 @@ class Bar:
 )
 @click.option("--key", "-k", help="The key of every record.")
 @click.option("--key-delimiter", "-K", help="Lines are KEY, this, VALUE.")
+@click.option("--null", "-Z", is_flag=True, help="An empty value is null, a tombstone. JSON says null itself.")
 @click.option("--header", "-H", "headers", type=Assignment(), multiple=True, help="For every record. May be repeated.")
 @click.option("--partition", "-p", metavar="N", type=click.IntRange(min=0), help="Default: by key, or in turn.")
 @click.option(
@@ -153,6 +155,7 @@ def publish(
     form: Literal["lines", "json", "file"],
     key: str | None,
     key_delimiter: str | None,
+    null: bool,
     headers: tuple[tuple[str, str], ...],
     partition: int | None,
     acks: str,
@@ -167,22 +170,26 @@ def publish(
         raise click.UsageError("give --value or FILES, not both")
     if key_delimiter is not None and (key is not None or form != "lines" or not key_delimiter):
         raise click.UsageError("--key-delimiter splits lines; it does not go with --key or another --format")
+    if null and form == "json":
+        raise click.UsageError('--null is for lines, files and --value; in JSON a null is "value": null')
     default = Outgoing(
-        b"",
+        None,
         None if key is None else _encoded(key),
         tuple((name, _encoded(value)) for name, value in headers) or None,
         partition,
     )
     if values:
-        records: Iterator[Outgoing] = (Outgoing(_encoded(value)) for value in values)
+        records: Iterator[Outgoing] = map(_parse("lines", None, null), map(_encoded, values))
         total_bytes: int | None = None
     else:
         sources = files or (Path("-"),)
         total_bytes = _total_bytes(sources)
-        records = _records(sources, form, key_delimiter)
+        records = _records(sources, form, _parse(form, key_delimiter, null))
     if progress is None:
         typed = not files and sys.stdin.isatty()
         progress = not values and not typed and sys.stderr.isatty()
+    with session.admin() as admin:
+        admin.describe_topic(topic)  # a mistyped name is told before anything is read
     tally, began = Tally(), time.monotonic()
     with (
         Interrupt.watched() as interrupt,
@@ -229,7 +236,8 @@ def _send(
             interrupt.end_waiting()
         if record is None:
             return
-        tally.bytes += len(record.value)
+        value_bytes = len(record.value or b"")
+        tally.bytes += value_bytes
         producer.send(
             topic,
             record.value,
@@ -243,15 +251,19 @@ def _send(
             metadata=record.metadata,
         )
         if bar is not None:
-            bar.note(len(record.value) + 1)
+            bar.note(value_bytes + 1)
 
 
-def _records(sources: tuple[Path, ...], form: str, key_delimiter: str | None) -> Iterator[Outgoing]:
-    """The records of all sources, one after the other."""
+def _parse(form: str, key_delimiter: str | None, null: bool) -> records_in.Parse:
+    """What makes a record of a line, or of a file."""
+    parse: records_in.Parse = records_in.from_json if form == "json" else records_in.plain
     if key_delimiter is not None:
         parse = records_in.keyed(_encoded(key_delimiter))
-    else:
-        parse = records_in.from_json if form == "json" else records_in.plain
+    return records_in.empty_as_null(parse) if null else parse
+
+
+def _records(sources: tuple[Path, ...], form: str, parse: records_in.Parse) -> Iterator[Outgoing]:
+    """The records of all sources, one after the other."""
     for source in sources:
         if str(source) == "-":
             if sys.stdin.isatty() and form != "file":
@@ -264,7 +276,7 @@ def _records(sources: tuple[Path, ...], form: str, key_delimiter: str | None) ->
 
 def _of(stream: BinaryIO, name: str, form: str, parse: records_in.Parse) -> Iterator[Outgoing]:
     if form == "file":
-        yield Outgoing(stream.read())
+        yield parse(stream.read())
     else:
         yield from records_in.parsed(stream, parse, name)
 

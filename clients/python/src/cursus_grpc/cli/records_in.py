@@ -13,13 +13,13 @@ from typing import BinaryIO, NamedTuple
 
 from cursus_grpc.cli.failures import Failed
 
-Headers = tuple[tuple[str, bytes], ...]
+Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class Outgoing(NamedTuple):
-    """A record to publish. None: not said."""
+    """A record to publish. None: not said; of the value: null."""
 
-    value: bytes
+    value: bytes | None
     key: bytes | None = None
     headers: Headers | None = None
     partition: int | None = None
@@ -68,12 +68,24 @@ def keyed(delimiter: bytes) -> Parse:
     return parse
 
 
+def empty_as_null(parse: Parse) -> Parse:
+    """The same, but that a record whose value is empty has none."""
+
+    def parse_or_null(line: bytes) -> Outgoing:
+        record = parse(line)
+        return record if record.value else record._replace(value=None)
+
+    return parse_or_null
+
+
 def from_json(line: bytes) -> Outgoing:
     """An object with `value` and perhaps `key`, `headers`, `timestamp_ms` and more. A value that is no string is
-    published as JSON; where the record was (topic, partition, offset) is ignored. Raises BadLine.
+    published as JSON, but null as null; where the record was (topic, partition, offset) is ignored. Raises BadLine.
 
     >>> from_json(b'{"key": "a", "value": {"n": 1}}')[:2]
     (b'{"n":1}', b'a')
+    >>> from_json(b'{"key": "a", "value": null}')[:2]
+    (None, b'a')
     """
     try:
         fields = json.loads(line)
@@ -81,10 +93,8 @@ def from_json(line: bytes) -> Outgoing:
         raise BadLine(f"not JSON: {error}") from error
     if not isinstance(fields, dict) or not ("value" in fields or "value_base64" in fields):
         raise BadLine('not an object with a "value"')
-    value = _content(fields, "value")
-    assert value is not None
     return Outgoing(
-        value,
+        _content(fields, "value"),
         _content(fields, "key"),
         _headers(fields.get("headers")),
         None,
@@ -104,7 +114,7 @@ def _content(fields: dict[str, object], name: str) -> bytes | None:
             raise BadLine(f"{name}_base64 is not base64") from error
     value = fields.get(name)
     if value is None:
-        return b"" if name == "value" else None
+        return None
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
@@ -129,4 +139,4 @@ def _headers(found: object) -> Headers | None:
         isinstance(one, dict) and isinstance(one.get("name"), str) for one in found
     ):
         raise BadLine("headers is a list of objects with name and value, or an object")
-    return tuple((one["name"], _content(one, "value") or b"") for one in found)
+    return tuple((one["name"], _content(one, "value")) for one in found)

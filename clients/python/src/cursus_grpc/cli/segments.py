@@ -12,8 +12,11 @@ import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cursus_grpc.cli.failures import REFUSED, Failed
+from cursus_grpc.cli.formats import json_fields
+from cursus_grpc.cli.formats import json_line as record_line
 from cursus_grpc.cli.output import column, json_line, moment, number, plural, say, size, stderr_console, table
 from cursus_grpc.cli.session import Group, Session, pass_session
+from cursus_grpc.errors import BatchTooLarge, CorruptBatch
 
 if TYPE_CHECKING:
     # At run time only when it is needed: it needs the broker's package.
@@ -28,15 +31,18 @@ def segments() -> None:
 @segments.command(
     epilog="\b\nExamples:\n"
     "  cursus segments inspect data\n"
-    "  cursus segments inspect data --topic orders --partition 0 --entries\n"
+    "  cursus segments inspect data --topic orders --partition 0 --records\n"
     "  cursus segments inspect data/logs/orders/partition_0_segment_3.log --entries -o json"
 )
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
 @click.option("--topic", "-t", help="Only this one.")
 @click.option("--partition", "-p", metavar="N", type=click.IntRange(min=0), help="Only this one.")
 @click.option("--entries", "-e", is_flag=True, help="Print every entry, not only segments and damage.")
+@click.option("--records", "-r", is_flag=True, help="Print every entry and the records in it, as `consume -f json`.")
 @pass_session
-def inspect(session: Session, path: Path, topic: str | None, partition: int | None, entries: bool) -> int:
+def inspect(
+    session: Session, path: Path, topic: str | None, partition: int | None, entries: bool, records: bool
+) -> int:
     """Walk the segments in PATH, verify every checksum and name what is damaged.
 
     PATH is a data directory, a topic's directory in it, or one segment file. Nothing is changed. Status 1 if anything
@@ -53,6 +59,7 @@ def inspect(session: Session, path: Path, topic: str | None, partition: int | No
         say("warning: a broker runs on this directory; what it writes now may look like a torn tail")
     damage: list[Damage] = []
     rows: list[SegmentSeen] = []
+    entries = entries or records
     with _progress(found, shown=not entries) as note:
         for one in found:
             for seen in inspection.inspect(one):
@@ -60,6 +67,8 @@ def inspect(session: Session, path: Path, topic: str | None, partition: int | No
                     note(seen)
                     if entries:
                         _show_entry(session, seen)
+                    if records:
+                        _show_records(session, one, seen)
                 elif isinstance(seen, inspection.Damage):
                     damage.append(seen)
                     if session.json:
@@ -135,6 +144,23 @@ def _show_entry(session: Session, seen: EntrySeen) -> None:
     stored = f"{header.payload_bytes} bytes, codec {header.codec}, {moment(header.append_time_ms)}"
     producer = f", producer {header.producer_id.hex()} epoch {header.producer_epoch} sequence {header.first_sequence}"
     click.echo(f"{where}: {offsets}, {stored}{producer if header.producer_id else ''}")
+
+
+def _show_records(session: Session, found: Partition, seen: EntrySeen) -> None:
+    from cursus_grpc.cli import inspection
+
+    try:
+        for record in inspection.records_of(found, seen):
+            if session.json:
+                json_line({"kind": "record", **json_fields(record)})
+            else:
+                click.echo(b"  " + record_line(record), nl=False)
+    except (CorruptBatch, BatchTooLarge) as error:
+        # The bytes are those the producer sent, so the log is sound; it is consumers that cannot make sense of them.
+        if session.json:
+            json_line({"kind": "unreadable", "file": str(seen.path), "position": seen.position, "cause": str(error)})
+        else:
+            click.echo(f"  {error}")
 
 
 def _entry_json(seen: EntrySeen) -> dict[str, object]:

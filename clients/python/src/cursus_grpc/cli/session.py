@@ -22,6 +22,10 @@ Delivered = Callable[[RecordMetadata | None, CursusError | None], object]
 
 CLIENT_ID: Final = "cursus-cli"
 
+CONNECT_S: Final = 1.0
+"""How long the first connection may take where no timeout is asked for. Whoever mistyped an address should not have to
+wait for it; a connection that breaks later is waited for as long as the command's timeouts say."""
+
 
 class Session:
     """What was said on the command line, and what follows from it."""
@@ -29,6 +33,7 @@ class Session:
     def __init__(self) -> None:
         self.flags: dict[str, object] = {}
         self._connection: Connection | None = None
+        self._reached = False
 
     @property
     def json(self) -> bool:
@@ -46,9 +51,26 @@ class Session:
         return self._connection
 
     def admin(self) -> Admin:
-        """Use it as a context manager. Raises BadConfiguration, as the other two do."""
+        """Use it as a context manager. Raises BadConfiguration, and BrokerUnreachable or TlsFailed if there is no
+        broker, as the other two do."""
         found = self.connection
-        return _made(lambda: Admin(found.broker, tls=found.tls, request_timeout_s=found.timeout_s, client_id=CLIENT_ID))
+        admin = _made(
+            lambda: Admin(found.broker, tls=found.tls, request_timeout_s=found.timeout_s, client_id=CLIENT_ID)
+        )
+        if not self._reached:
+            try:
+                admin.connect(CONNECT_S if found.origins["timeout"] == "default" else found.timeout_s)
+            except BaseException:
+                admin.close()
+                raise
+            self._reached = True
+        return admin
+
+    def _reach(self) -> Connection:
+        """Make sure, once, that there is a broker."""
+        if not self._reached:
+            self.admin().close()
+        return self.connection
 
     def producer(
         self,
@@ -60,7 +82,7 @@ class Session:
         delivery_timeout_s: float = 120.0,
         on_delivery: Delivered | None = None,
     ) -> Producer:
-        found = self.connection
+        found = self._reach()
         return _made(
             lambda: Producer(
                 found.broker,
@@ -77,7 +99,7 @@ class Session:
         )
 
     def consumer(self, *, group: str | None = None, reset: Reset = "earliest") -> Consumer:
-        found = self.connection
+        found = self._reach()
         return _made(
             lambda: Consumer(
                 found.broker,
@@ -122,7 +144,7 @@ def _common_options() -> list[click.Parameter]:
         option("--tls-cert", metavar="FILE", help="PEM of the client's certificate. [CURSUS_TLS_CERT]"),
         option("--tls-key", metavar="FILE", help="PEM of its private key. [CURSUS_TLS_KEY]"),
         option("--tls-server-name", metavar="NAME", help="Name in the broker's certificate. [CURSUS_TLS_SERVER_NAME]"),
-        option("--timeout", metavar="SECONDS", help="How long a call may take; 10. [CURSUS_TIMEOUT]"),
+        option("--timeout", metavar="SECONDS", help="How long a call may take; 10, and 1 to connect. [CURSUS_TIMEOUT]"),
         option("--config", metavar="FILE", help="Configuration; ~/.config/cursus/config.toml. [CURSUS_CONFIG]"),
         option("--output", "-o", type=click.Choice(["text", "json"]), help="For people or for programs; text."),
         option("--debug", is_flag=True, help="Show the traceback of a failure."),

@@ -19,6 +19,7 @@ from cursus_grpc.types import (
     OffsetAndMetadata,
     OffsetChange,
     Place,
+    ProducerState,
     TopicConfig,
     TopicDescription,
     TopicInfo,
@@ -57,6 +58,9 @@ class Admin:
     def close(self) -> None:
         self._run(self._admin.close())
 
+    def connect(self, timeout_s: float = 2.0) -> None:
+        self._run(self._admin.connect(timeout_s))
+
     def create_topic(self, name: str, partitions: int | None = None, config: TopicConfig | None = None) -> TopicInfo:
         return self._run(self._admin.create_topic(name, partitions, config))
 
@@ -78,8 +82,19 @@ class Admin:
     def list_offsets(self, topic: str, at: Place, partitions: Collection[int] = ()) -> dict[int, ListedOffset]:
         return self._run(self._admin.list_offsets(topic, at, partitions))
 
+    def find_truncations(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, int]:
+        return self._run(self._admin.find_truncations(positions))
+
     def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
         return self._run(self._admin.delete_records(topic, before))
+
+    def describe_producers(
+        self, topic: str, partition: int, producer_ids: Collection[bytes]
+    ) -> dict[bytes, ProducerState]:
+        return self._run(self._admin.describe_producers(topic, partition, producer_ids))
+
+    def release_producers(self, topic: str, partition: int, epochs: Mapping[bytes, int]) -> int:
+        return self._run(self._admin.release_producers(topic, partition, epochs))
 
     def list_groups(self) -> list[GroupSummary]:
         return self._run(self._admin.list_groups())

@@ -15,14 +15,18 @@ from cursus_grpc._consumer import CLOSE_S, Offsets, as_commits, as_places, place
 from cursus_grpc._consumer_core import ConsumerCore
 from cursus_grpc._consumer_settings import ConsumerOptions, ConsumerSettings
 from cursus_grpc._loop_thread import LoopThread, Wakeup
-from cursus_grpc._reading import Chunk, Failure, hand_out, take_batch
-from cursus_grpc._records import Record
+from cursus_grpc._reading import Chunk, Failure, Truncated, hand_out, take_batch, unfinished
+from cursus_grpc._records import Record, StoredBatch
 from cursus_grpc._retry import Deadline
 from cursus_grpc.errors import ClientClosed
-from cursus_grpc.types import BEGINNING, CommittedOffset, Place, TopicPartition
+from cursus_grpc.types import BEGINNING, CommittedOffset, OffsetAndMetadata, Start, TopicPartition
 
 RebalanceCallback = Callable[[Sequence[TopicPartition]], object]
 """Told of partitions that come or go."""
+
+TruncationCallback = Callable[[TopicPartition, int, int], object]
+"""Told of a partition whose log was cut below what was read: the position until then, and the offset it goes on
+from."""
 
 
 class Consumer:
@@ -47,9 +51,14 @@ class Consumer:
         on_assigned: RebalanceCallback | None = None,
         on_revoked: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
+        on_truncated: TruncationCallback | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
         """With `topics` or a `pattern` the consumer subscribes at once; else call `subscribe` or `assign`.
+
+        `on_truncated(partition, position, offset)` is called, when the consumer is asked for records, after power loss
+        or damage at the broker has cut a log below what was read: the records from `offset` up to `position` are gone,
+        and what is read next begins at `offset`. With `reset="error"` LogTruncated is raised instead.
 
         Raises ValueError for addresses and options that make no sense.
         """
@@ -57,6 +66,7 @@ class Consumer:
         addresses = parse_bootstrap(bootstrap)
         settings = ConsumerSettings(**options)
         self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
+        self._on_truncated = on_truncated
         self._chunk: Chunk | None = None
         self._hand: Iterator[Record] = iter(())
         loop = LoopThread.shared()
@@ -98,20 +108,23 @@ class Consumer:
         on_assigned: RebalanceCallback | None = None,
         on_revoked: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
+        on_truncated: TruncationCallback | None = None,
     ) -> None:
         """Join the group for these topics, which need not exist yet, and those whose whole name matches the pattern
         (RE2). The callbacks are called while the consumer is asked for records, on the thread that asks: `on_revoked`
         before partitions are given to another member, the place to finish and commit; `on_lost` (default:
         `on_revoked`) where they were taken away already; `on_assigned` before their first record, the place to seek.
+        `on_truncated` is as in the constructor.
 
         Raises ValueError without a group, or if the consumer has partitions already.
         """
         self._on_assigned = on_assigned or self._on_assigned
         self._on_revoked = on_revoked or self._on_revoked
         self._on_lost = on_lost or self._on_lost
+        self._on_truncated = on_truncated or self._on_truncated
         self._run(self._open().subscribe(topics, pattern))
 
-    def assign(self, partitions: Iterable[TopicPartition] | Mapping[TopicPartition, Place | None]) -> None:
+    def assign(self, partitions: Iterable[TopicPartition] | Mapping[TopicPartition, Start | None]) -> None:
         """Read these partitions, instead of those assigned before: from the place given, else from where the group
         left off, else as `reset` says. Raises ValueError, NoCommittedOffset."""
         self._run(self._open().assign(as_places(partitions)))
@@ -145,8 +158,8 @@ class Consumer:
         self._hand = iter(())
         chunk = self._next_chunk(Deadline(timeout_s))
         while chunk is not None:
-            taken += take_batch(chunk, max_records - len(taken))
-            if len(taken) == max_records:
+            take_batch(chunk, core.inbox, taken, max_records)
+            if len(taken) == max_records or unfinished(chunk):
                 break
             self._chunk = chunk = core.take_more()
         return taken
@@ -172,6 +185,10 @@ class Consumer:
                 raise found.error
             if isinstance(found, Chunk):
                 return found
+            if isinstance(found, Truncated):
+                if self._on_truncated is not None and not found.reading.gone:
+                    self._on_truncated(found.reading.place, found.position, found.offset)
+                continue
             _tell(self._on_revoked, places(found.revoked))
             _tell(self._on_lost or self._on_revoked, places(found.lost))
             self._run(core.prepare(found))
@@ -187,10 +204,11 @@ class Consumer:
         return self._arrived.wait(0.0)
 
     def range(
-        self, topic: str, partition: int, start: Place = BEGINNING, end_offset: int | None = None
+        self, topic: str, partition: int, start: Start = BEGINNING, end_offset: int | None = None
     ) -> Iterator[Record]:
         """The records of one partition from a place up to, not including, `end_offset` (default: the end as it is
-        now), independent of what the consumer is assigned. Raises OffsetOutOfRange, TopicNotFound, PartitionNotFound.
+        now), independent of what the consumer is assigned. Raises OffsetOutOfRange, TopicNotFound, PartitionNotFound,
+        and LogTruncated if the log is cut below what was read, or has been since the epoch of a bookmark to start at.
         """
         core = self._open()
         reader = self._run(core.open_range(TopicPartition(topic, partition), start, end_offset))
@@ -200,10 +218,30 @@ class Consumer:
         finally:
             self._run(core.close_range(reader))
 
+    def range_batches(
+        self,
+        topic: str,
+        partition: int,
+        start: Start = BEGINNING,
+        end_offset: int | None = None,
+        *,
+        patience_s: float | None = None,
+    ) -> Iterator[StoredBatch]:
+        """What `range` reads, as the batches it is stored in: whole ones, so the first may begin before the start and
+        the last end behind the end. A broker that is away is waited for; with `patience_s`, DeadlineExceeded is raised
+        when nothing has come for so long."""
+        core = self._open()
+        reader = self._run(core.open_range(TopicPartition(topic, partition), start, end_offset))
+        try:
+            while (chunk := self._run(reader.next_chunk(patience_s))) is not None:
+                yield from reader.hand_out_batches(chunk)
+        finally:
+            self._run(core.close_range(reader))
+
     # Places
 
-    def seek(self, partition: TopicPartition, to: Place) -> None:
-        """Go on at an offset, `BEGINNING`, `END` or a `Timestamp`. Takes effect with the next record.
+    def seek(self, partition: TopicPartition, to: Start) -> None:
+        """Go on at an offset, `BEGINNING`, `END`, a `Timestamp` or a bookmark. Takes effect with the next record.
 
         Raises ValueError for a partition that is not assigned.
         """
@@ -220,6 +258,12 @@ class Consumer:
     def position(self, partition: TopicPartition) -> int:
         """The offset of the next record to be handed out. Raises ValueError if the partition is not assigned."""
         return self._run(self._open().position(partition))
+
+    def bookmark(self, partition: TopicPartition) -> OffsetAndMetadata:
+        """The position with the epoch it stands in, to be kept with an application's results and given to `seek` or
+        `assign` later: if the log was cut below it meanwhile, that is noticed. Raises ValueError likewise."""
+        found = self._open().reading(partition).handed_out()
+        return found if found.offset >= 0 else self._run(self._open().bookmark(partition))
 
     def lag(self, partition: TopicPartition) -> int:
         """How many records lie between the position and the end of the log. Raises ValueError likewise."""

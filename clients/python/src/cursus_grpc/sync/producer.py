@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Final, Self, Unpack
 
-from cursus_grpc._accumulator import Unrouted, as_bytes
+from cursus_grpc._accumulator import as_bytes
 from cursus_grpc._batch import Delivery
 from cursus_grpc._channel import parse_bootstrap
 from cursus_grpc._loop_thread import LoopThread
 from cursus_grpc._producer import NOTHING_RARE, ProducerCore, ProducerOptions, ProducerSettings, record_attributes
-from cursus_grpc.errors import BufferFull, ClientClosed, PartitionNotFound
+from cursus_grpc.errors import BufferFull
 from cursus_grpc.types import Headers
 
 # A thread that sends without a pause leaves the interpreter to the event loop every 5 ms only, several times for each
@@ -33,7 +33,7 @@ class Producer:
     def __init__(self, bootstrap: str | Iterable[str], **options: Unpack[ProducerOptions]) -> None:
         """`bootstrap` names one or more brokers, `"host:port,host:port"` or a list. Nothing is connected yet.
 
-        Raises ValueError for addresses and options that make no sense.
+        Raises ValueError for addresses and options that make no sense, OSError for certificates that cannot be read.
         """
         self._closed = True  # until there is something to close
         addresses = parse_bootstrap(bootstrap)
@@ -59,7 +59,7 @@ class Producer:
     def send(
         self,
         topic: str,
-        value: bytes | str,
+        value: bytes | str | None,
         key: bytes | str | None = None,
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
@@ -71,13 +71,17 @@ class Producer:
     ) -> Delivery:
         """Take a record; the delivery's `result()` tells where it was stored.
 
+        A value of None is null, which is not an empty value: for a key it says that there is nothing any more. It has
+        to be said, so a call without a value is a TypeError.
+
         The partition is the one given, else the key's, else the next in turn; the time, in milliseconds since 1970, the
         one given, else the broker's when it is stored.
 
-        Blocks, for at most `max_block_s`, only for a topic that was not used before and for room in the buffer.
+        Blocks for nothing but room in the buffer, for at most `max_block_s` and never longer than `delivery_timeout_s`.
+        No broker need be there yet, and what it says of topic and partition is told by the delivery.
 
-        Raises TopicNotFound, PartitionNotFound, RecordTooLarge, BufferFull, BrokerUnreachable, TlsFailed, ClientClosed:
-        then the record was not taken.
+        Raises BufferFull, RecordTooLarge, PartitionNotFound for a negative one, ClientClosed, TypeError or ValueError
+        for what is no record: then it was not taken.
         """
         if key is not None and type(key) is not bytes:
             key = as_bytes("key", key)
@@ -86,10 +90,10 @@ class Producer:
         accumulator = self._accumulator
         try:
             delivery = accumulator.append(topic, value, key, partition, attributes)
-        except (Unrouted, BufferFull, PartitionNotFound) as obstacle:
-            if self._closed:
-                raise ClientClosed("the producer is closed") from None
-            return self._loop.run(self._core.send_late(topic, value, key, partition, attributes, obstacle))
+        except BufferFull as full:
+            if self._settings.on_full == "raise":
+                raise
+            return self._loop.run(self._core.send_late(topic, value, key, partition, attributes, full))
         if accumulator.behind:
             accumulator.caught_up.wait(_TURN_S)
         return delivery

@@ -7,6 +7,7 @@ before it admits a batch.
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 import threading
 import time
@@ -30,6 +31,7 @@ from cursus_service.settings import load
 
 # Connections break at once when the broker ends: whoever tests wants to see that, not to wait for it.
 _GRACE_MS: Final = "0"
+_TAKEN_PAUSE_S: Final = 0.02
 
 
 class SlowFiles(RealFiles):
@@ -67,6 +69,18 @@ class InProcessBroker:
         """Start it, on a port of its choice if 0, and answer its address. Raises BrokerFailed."""
         assert self._serving is None, "started twice"
         _log_with_the_process()
+        deadline = time.monotonic() + START_S
+        while True:
+            try:
+                return self._start(port)
+            except BrokerFailed as failed:
+                # Somebody's outgoing connection may have got the port while nobody listened on it: even that of a
+                # client that looks for this broker, which is then connected to itself until it finds out.
+                if not _is_taken(failed) or time.monotonic() > deadline:
+                    raise
+            time.sleep(_TAKEN_PAUSE_S)
+
+    def _start(self, port: int) -> str:
         settings = self._settings(port)
         files = self._open_files(settings)
         ready = _Ready()
@@ -133,6 +147,17 @@ class InProcessBroker:
         self.stop()
         files.power_loss(random.Random(seed))
 
+    def forget_end(self, path: Path, size: int) -> None:
+        """Cut a file of the stopped broker to this size, synced or not, as a failing disk may."""
+        files = self._files
+        assert files is not None, "not started"
+        descriptor = files.open(str(path), writable=True)
+        try:
+            files.truncate(descriptor, size)
+            files.fdatasync(descriptor)
+        finally:
+            files.close(descriptor)
+
     def slow_disk(self, delay_ms: float) -> None:
         assert self._files is not None, "not started"
         self._files.delay_s = delay_ms / 1000
@@ -152,6 +177,13 @@ def make_refusal(reason: str, metadata: Mapping[str, str]) -> broker_errors.Curs
             return refusal
         pending += kind.__subclasses__()
     raise ValueError(f"no broker refuses with {reason!r}")
+
+
+def _is_taken(failed: BaseException | None) -> bool:
+    """Whether it failed because its port is another's."""
+    while failed is not None and not isinstance(failed, OSError):
+        failed = failed.__cause__
+    return failed is not None and failed.errno == errno.EADDRINUSE
 
 
 class _Ready:

@@ -28,24 +28,26 @@ from cursus_broker.topics.partition import Partition
 log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True)
+class Reading:
+    """A partition the member owns, and how far it was delivered."""
+
+    partition: Partition
+    offset: Offset
+    truncated_from: int | None = None
+    """What the group had committed before the log was cut below it and the offset moved back; None without a cut."""
+
+
 class Outbox(Protocol):
     """Where a subscription puts what its member is to receive. Each call returns when the transport has taken it."""
 
     async def assignment(
-        self, assignment: Assignment, starts: Mapping[TopicPartition, Offset], revoked: Sequence[TopicPartition]
+        self, assignment: Assignment, readings: Mapping[TopicPartition, Reading], revoked: Sequence[TopicPartition]
     ) -> None: ...
 
     async def batches(self, partition: Partition, entries: Sequence[Entry]) -> None: ...
 
     async def failed(self, place: TopicPartition, error: CursusError) -> None: ...
-
-
-@dataclass(slots=True)
-class _Reading:
-    """A partition the member owns, and how far it was delivered."""
-
-    partition: Partition
-    offset: Offset
 
 
 class Subscription:
@@ -72,7 +74,7 @@ class Subscription:
         self._response_bytes = response_bytes
         self._outbox = outbox
         self._observe_delivery = observe_delivery
-        self._readings: dict[TopicPartition, _Reading] = {}
+        self._readings: dict[TopicPartition, Reading] = {}
         self._changed = Bell()
         self._superseded = asyncio.Event()
 
@@ -89,33 +91,45 @@ class Subscription:
                 await watch.changed(None)
 
     async def _apply(self, assignment: Assignment) -> None:
+        self._drop_replaced()
         revoked = [place for place in sorted(self._readings) if place not in assignment.granted]
         # Gone from the readings before the member is told: nothing of them is sent behind the announcement.
         for place in revoked:
             del self._readings[place]
-        fresh: dict[TopicPartition, _Reading] = {}
+        fresh: dict[TopicPartition, Reading] = {}
         failed: list[tuple[TopicPartition, CursusError]] = []
         for place in sorted(assignment.granted - self._readings.keys()):
             try:
                 partition = self._catalog.topic(place.topic).partition(place.partition)
-                fresh[place] = _Reading(partition, await self._start(place, partition))
+                fresh[place] = await self._start(place, partition)
             except CursusError as error:
                 failed.append((place, error))
-        starts = {place: reading.offset for place, reading in (self._readings | fresh).items()}
         revoked_now = sorted({*revoked, *assignment.revoked})
-        await self._outbox.assignment(assignment, starts, revoked_now)
+        await self._outbox.assignment(assignment, self._readings | fresh, revoked_now)
         for place, refusal in failed:
             await self._outbox.failed(place, refusal)
         # Only now may their batches follow.
         self._readings |= fresh
         self._changed.ring()
 
-    async def _start(self, place: TopicPartition, partition: Partition) -> Offset:
+    def _drop_replaced(self) -> None:
+        """Forget the partitions of topics that were deleted and created anew in one go, as the member sees it: they
+        begin again, in the epoch of the new ones."""
+        for place, reading in list(self._readings.items()):
+            try:
+                replaced = self._catalog.topic(place.topic).partition(place.partition) is not reading.partition
+            except CursusError:
+                continue  # gone, which delivering finds out and says
+            if replaced:
+                del self._readings[place]
+
+    async def _start(self, place: TopicPartition, partition: Partition) -> Reading:
         committed = self._coordinator.fetch_offsets(self._group, [place]).get(place)
         if committed is None:
-            return (await resolve(partition, self._start_without_commit)).offset
-        # Retention may have passed the committed offset, and power loss may have taken what was read unsynced.
-        return Offset(min(max(committed.next_offset, partition.earliest_offset), partition.next_offset))
+            return Reading(partition, (await resolve(partition, self._start_without_commit)).offset)
+        # Retention may have passed the committed offset. Above the end it never is: see groups/truncation.py.
+        offset = Offset(max(committed.next_offset, partition.earliest_offset))
+        return Reading(partition, offset, committed.truncated_from)
 
     async def deliver(self) -> None:
         """Send what the partitions have, each in its turn, as far as credit goes. Runs until cancelled."""
@@ -131,7 +145,7 @@ class Subscription:
                 except CursusError:
                     await self._drop_closed()
 
-    async def _deliver_from(self, place: TopicPartition, reading: _Reading) -> bool:
+    async def _deliver_from(self, place: TopicPartition, reading: Reading) -> bool:
         """Send one response's worth of one partition. False if there was nothing to send."""
         if not self._credit.is_available():
             return False
@@ -162,7 +176,7 @@ class Subscription:
             except CursusError as error:
                 await self._fail(place, reading, error)
 
-    async def _fail(self, place: TopicPartition, reading: _Reading, error: CursusError) -> None:
+    async def _fail(self, place: TopicPartition, reading: Reading, error: CursusError) -> None:
         if isinstance(error, ShuttingDown):
             raise error  # the end of the stream, not of one partition
         if self._readings.get(place) is reading:

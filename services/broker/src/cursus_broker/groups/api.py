@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Collection
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,8 +10,25 @@ from typing import Protocol
 from cursus_broker.groups.assignors import MemberId, Strategy
 from cursus_broker.groups.offsets import OffsetStore
 from cursus_broker.groups.state import Assignment
+from cursus_broker.log.api import Offset
 from cursus_broker.metadata.model import StoredGroup
 from cursus_broker.metadata.store import Settled
+
+
+class PartitionLog(Protocol):
+    """A partition that is served, as commits see it. After its topic was deleted and created anew it is another."""
+
+    @property
+    def next_offset(self) -> Offset: ...
+
+    @property
+    def leader_epoch(self) -> int: ...
+
+    def check_epoch(self, offset: int, epoch: int | None) -> None:
+        """Raises LogTruncated if the log was cut below `offset` since it was reached in `epoch`. None: not checked."""
+
+    def sync_soon(self, upto: Offset) -> asyncio.Future[None] | None:
+        """As in `log/api.py`. Raises StorageFailed."""
 
 
 class Topics(Protocol):
@@ -23,6 +41,9 @@ class Topics(Protocol):
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """Earliest and next offset of a partition that exists."""
+
+    def partition(self, topic: str, partition: int) -> PartitionLog:
+        """Raises TopicNotFound, PartitionNotFound, PartitionDamaged."""
 
 
 class GroupStore(OffsetStore, Protocol):
@@ -59,3 +80,5 @@ class Heartbeat:
 class OffsetCommit:
     next_offset: int
     metadata: str = ""
+    leader_epoch: int | None = None
+    """The epoch in which the records before the offset were read; None is not checked."""

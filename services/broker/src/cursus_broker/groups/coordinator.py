@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -19,24 +19,20 @@ from cursus_broker.errors import (
     CursusError,
     GenerationMismatch,
     GroupNotEmpty,
-    GroupNotFound,
-    InvalidRequest,
-    MemberNotFound,
-    PartitionNotFound,
     ResourceLimit,
     StorageFailed,
-    TopicNotFound,
 )
-from cursus_broker.groups.api import GroupLimits, GroupStore, Heartbeat, Joined, OffsetCommit, Topics
+from cursus_broker.groups.api import GroupLimits, GroupStore, Heartbeat, Joined, Topics
 from cursus_broker.groups.assignors import MemberId, Strategy
+from cursus_broker.groups.commits import Commits
 from cursus_broker.groups.deadlines import DeadlineQueue
-from cursus_broker.groups.entry import GroupEntry, GroupRow
-from cursus_broker.groups.members import JoinRequest, Stream, validate_name
-from cursus_broker.groups.offsets import GroupOffsets, OffsetReset
-from cursus_broker.groups.state import Assignment, Effects, Fencing, Group
+from cursus_broker.groups.entry import GroupEntry, GroupTable
+from cursus_broker.groups.members import JoinRequest, Stream
+from cursus_broker.groups.state import Assignment, Effects, Group
+from cursus_broker.groups.truncation import Truncation
 from cursus_broker.groups.views import GroupDescription, GroupSummary, OffsetView, describe_member, summarize
 from cursus_broker.groups.watch import GroupWatch
-from cursus_broker.metadata.model import CommittedOffset, Snapshot, TopicPartition
+from cursus_broker.metadata.model import Snapshot, TopicPartition
 
 log = structlog.get_logger(__name__)
 
@@ -74,20 +70,17 @@ class GroupCoordinator:
         self._now_ms = now_ms
         self._time_ms = time_ms
         self._new_token = new_token
-        self._entries: dict[str, GroupEntry] = {}
+        self._groups = GroupTable(store, self._limits, snapshot)
         self._deadlines = DeadlineQueue()
         self._deadline_moved = asyncio.Event()
         self._counts = self._topic_counts()
-        for stored in snapshot.groups:
-            group = Group(
-                stored.name,
-                generation=stored.generation,
-                strategy=Strategy(stored.strategy) if stored.strategy else None,
-                created_ms=stored.created_ms,
-                max_members=self._limits.max_members,
-            )
-            offsets = GroupOffsets(stored.name, store, snapshot.offsets.get(stored.name, {}))
-            self._entries[stored.name] = GroupEntry(group, offsets, GroupRow(group, store, stored=True))
+        # Offsets: what these promise is said in `commits.py` and `truncation.py`.
+        commits = Commits(self._groups, topics, self._limits, now_ms, time_ms)
+        self.commit = commits.commit
+        self.fetch_offsets = commits.fetch
+        self.reset_offsets = commits.reset
+        self._truncation = Truncation(self._groups, topics)
+        self.partitions_opened = self._truncation.partitions_opened
 
     # Membership
 
@@ -97,12 +90,12 @@ class GroupCoordinator:
         Raises InvalidRequest, InconsistentGroup, MemberFenced, ResourceLimit, StorageFailed.
         """
         request.validate()
-        entry = self._entries.get(request.group) or self._new_entry(request.group)
+        entry = self._groups.get_or_new(request.group, self._time_ms())
         group = entry.group
         newcomer = group.is_new(request)
         strategy_before = group.strategy
         member, effects = group.join(request, self._new_id(group, request), self._counts, self._now_ms())
-        self._entries[request.group] = entry
+        self._groups.keep(entry)
         if group.strategy is not strategy_before:
             entry.row.changed()
         self._apply(entry, effects)
@@ -122,7 +115,7 @@ class GroupCoordinator:
 
         Raises MemberNotFound, MemberFenced, StorageFailed; GenerationMismatch also if the group moves on while waiting.
         """
-        entry = self._entry_of(group, member_id)
+        entry = self._groups.of_member(group, member_id)
         state = entry.group
         deadline = asyncio.get_running_loop().time() + min(max(max_wait_ms, 0), MAX_SYNC_WAIT_MS) / 1000
         self._apply(entry, state.acknowledge(member_id, generation, self._now_ms()))
@@ -140,7 +133,7 @@ class GroupCoordinator:
 
         Raises MemberNotFound, MemberFenced, StorageFailed.
         """
-        entry = self._entry_of(group, member_id)
+        entry = self._groups.of_member(group, member_id)
         entry.group.refresh(member_id, self._now_ms())
         answer = Heartbeat(entry.group.generation, entry.group.must_sync(member_id, generation))
         await entry.row.durable()
@@ -148,25 +141,25 @@ class GroupCoordinator:
 
     def refresh(self, group: str, member_id: MemberId) -> None:
         """Count a call that names the member as a sign of life. Raises MemberNotFound, MemberFenced."""
-        self._entry_of(group, member_id).group.refresh(member_id, self._now_ms())
+        self._groups.of_member(group, member_id).group.refresh(member_id, self._now_ms())
 
     async def leave(self, group: str, member_id: MemberId = "", *, instance_id: str = "") -> None:
         """Remove the member, or the one that runs as `instance_id`.
 
         Raises MemberNotFound, MemberFenced, StorageFailed.
         """
-        entry = self._entry_of(group, member_id or instance_id)
+        entry = self._groups.of_member(group, member_id or instance_id)
         leaving = member_id or entry.group.member_of_instance(instance_id)
         self._apply(entry, entry.group.leave(leaving, self._counts, self._now_ms()))
         await entry.row.durable()
 
     def assignment(self, group: str, member_id: MemberId) -> Assignment:
         """How things stand for the member, without acknowledging anything. Raises MemberNotFound, MemberFenced."""
-        return self._entry_of(group, member_id).group.assignment(member_id)
+        return self._groups.of_member(group, member_id).group.assignment(member_id)
 
     def watch(self, group: str, member_id: MemberId) -> GroupWatch:
         """Observe the member from now on. Raises MemberNotFound, MemberFenced."""
-        entry = self._entry_of(group, member_id)
+        entry = self._groups.of_member(group, member_id)
         entry.group.member(member_id)
         return GroupWatch(entry.signal(member_id))
 
@@ -184,100 +177,28 @@ class GroupCoordinator:
 
     def attach(self, group: str, member_id: MemberId) -> Stream:
         """For callers that cannot use `attached`. Raises MemberNotFound, MemberFenced."""
-        return self._entry_of(group, member_id).group.attach(member_id, self._now_ms())
+        return self._groups.of_member(group, member_id).group.attach(member_id, self._now_ms())
 
     def detach(self, group: str, member_id: MemberId, stream: Stream) -> None:
         """End what `attach` began. Fine for a member that is gone."""
-        entry = self._entries.get(group)
+        entry = self._groups.get(group)
         if entry is not None:
             entry.group.detach(member_id, stream, self._now_ms())
             self._schedule(entry)
 
-    # Offsets
-
-    async def commit(
-        self,
-        group: str,
-        offsets: Mapping[TopicPartition, OffsetCommit],
-        *,
-        member_id: MemberId = "",
-        generation: int = 0,
-        fencing: Fencing = Fencing.GENERATION,
-    ) -> dict[TopicPartition, CursusError | None]:
-        """Commit for the partitions the caller may commit for; the answer has None or the refusal for each. Without a
-        member id the caller is outside the group, which is created if there is none.
-
-        Raises InvalidRequest, MemberNotFound, MemberFenced, ResourceLimit, StorageFailed.
-        """
-        if member_id:
-            entry = self._entry_of(group, member_id)
-            entry.group.refresh(member_id, self._now_ms())
-        else:
-            validate_name("group name", group)
-            entry = self._entries.get(group) or self._new_entry(group)
-        now = self._time_ms()
-        outcomes: dict[TopicPartition, CursusError | None] = {}
-        accepted: dict[TopicPartition, CommittedOffset] = {}
-        for partition, commit in offsets.items():
-            refusal = self._invalid(partition, commit) or entry.group.refusal(member_id, generation, partition, fencing)
-            outcomes[partition] = refusal
-            if refusal is None:
-                accepted[partition] = CommittedOffset(commit.next_offset, commit.metadata, now)
-        if accepted:
-            entry.row.enqueue()  # before the offsets: in the store they refer to their group
-            self._entries.setdefault(group, entry)
-        outcomes.update(await entry.offsets.commit(accepted))
-        return outcomes
-
-    def fetch_offsets(
-        self, group: str, partitions: Collection[TopicPartition] | None = None
-    ) -> dict[TopicPartition, CommittedOffset]:
-        """What is committed, for all partitions or those asked for. Nothing for a group that does not exist: a group
-        that never committed is no error.
-        """
-        entry = self._entries.get(group)
-        if entry is None:
-            return {}
-        committed = entry.offsets.committed
-        wanted = committed if partitions is None else partitions
-        return {partition: committed[partition] for partition in wanted if partition in committed}
-
-    async def reset_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, int], *, dry_run: bool = False
-    ) -> dict[TopicPartition, OffsetReset]:
-        """Set committed offsets, also back, all or none. A group that does not exist is created.
-
-        Raises InvalidRequest, TopicNotFound, PartitionNotFound, ResourceLimit, StorageFailed; GroupNotEmpty if a live
-        member reads one of the partitions.
-        """
-        validate_name("group name", group)
-        entry = self._entries.get(group) or self._new_entry(group)
-        state = entry.group
-        for partition, next_offset in offsets.items():
-            if (refusal := self._invalid(partition, OffsetCommit(next_offset))) is not None:
-                raise refusal
-            if partition in state.holders or partition in state.targets:
-                raise GroupNotEmpty(group, len(state.members))
-        committed = entry.offsets.committed
-        before = {
-            partition: committed[partition].next_offset if partition in committed else None for partition in offsets
-        }
-        if not dry_run:
-            entry.row.enqueue()  # before the offsets: in the store they refer to their group
-            self._entries.setdefault(group, entry)
-            now = self._time_ms()
-            await entry.offsets.reset({p: CommittedOffset(offset, "", now) for p, offset in offsets.items()})
-            log.info("groups.offsets.reset", group=group, partitions=len(offsets))
-        return {partition: OffsetReset(before[partition], offset) for partition, offset in offsets.items()}
-
     # Looking and deleting
 
+    @property
+    def truncated_offsets(self) -> int:
+        """Committed offsets that were moved back because their log had lost what they stood for."""
+        return self._truncation.moved_offsets
+
     def list_groups(self) -> list[GroupSummary]:
-        return [summarize(self._entries[name].group) for name in sorted(self._entries)]
+        return sorted((summarize(entry.group) for entry in self._groups), key=lambda one: one.name)
 
     def describe(self, group: str) -> GroupDescription:
         """Raises GroupNotFound."""
-        entry = self._existing(group)
+        entry = self._groups.existing(group)
         state, committed = entry.group, entry.offsets.committed
         offsets: dict[TopicPartition, OffsetView] = {}
         for partition in sorted(committed.keys() | state.targets.keys()):
@@ -290,16 +211,16 @@ class GroupCoordinator:
 
     async def delete_group(self, group: str) -> None:
         """Forget the group and its offsets. Raises GroupNotFound, GroupNotEmpty, StorageFailed."""
-        entry = self._existing(group)
+        entry = self._groups.existing(group)
         if entry.group.members:
             raise GroupNotEmpty(group, len(entry.group.members))
         deleted = self._store.delete_group(group)
         # Gone from here on: whoever joins while the disk works makes a new group, stored after the deletion.
-        del self._entries[group]
+        self._groups.remove(group)
         try:
             await deleted
         except StorageFailed:
-            self._entries.setdefault(group, entry)
+            self._groups.keep(entry)
             raise
         log.info("groups.deleted", group=group)
 
@@ -311,7 +232,7 @@ class GroupCoordinator:
         gone = self._counts.keys() - counts.keys()
         self._counts = counts
         now_ms = self._now_ms()
-        for entry in self._entries.values():
+        for entry in self._groups:
             if gone:
                 entry.offsets.forget_topics(gone)
             if entry.group.members:
@@ -333,7 +254,7 @@ class GroupCoordinator:
         """End what is over now, and answer when to look again (None: when something has changed)."""
         now_ms = self._now_ms()
         for name in self._deadlines.take_due(now_ms):
-            entry = self._entries.get(name)
+            entry = self._groups.get(name)
             if entry is not None:
                 effects = entry.group.expire(self._counts, now_ms)
                 self._apply(entry, effects)
@@ -349,25 +270,6 @@ class GroupCoordinator:
         counts = ((name, self._topics.partition_count(name)) for name in self._topics.names())
         return {name: count for name, count in counts if count}
 
-    def _existing(self, group: str) -> GroupEntry:
-        entry = self._entries.get(group)
-        if entry is None:
-            raise GroupNotFound(group)
-        return entry
-
-    def _entry_of(self, group: str, member_id: MemberId) -> GroupEntry:
-        entry = self._entries.get(group)
-        if entry is None:
-            raise MemberNotFound(group, member_id)
-        return entry
-
-    def _new_entry(self, name: str) -> GroupEntry:
-        """A group that does not exist yet; it does once it is put among the entries."""
-        if len(self._entries) >= self._limits.max_groups:
-            raise ResourceLimit(f"there are {self._limits.max_groups} consumer groups, which is the limit")
-        group = Group(name, created_ms=self._time_ms(), max_members=self._limits.max_members)
-        return GroupEntry(group, GroupOffsets(name, self._store, {}), GroupRow(group, self._store, stored=False))
-
     def _new_id(self, group: Group, request: JoinRequest) -> MemberId:
         prefix = "".join(request.client_id.split())[:MAX_ID_PREFIX_CHARS] or "member"
         for _ in range(MAX_ID_DRAWS):
@@ -380,23 +282,6 @@ class GroupCoordinator:
         if assignment.generation != generation:
             raise GenerationMismatch(group.name, generation, assignment.generation)
         return assignment
-
-    def _invalid(self, partition: TopicPartition, commit: OffsetCommit) -> CursusError | None:
-        count = self._topics.partition_count(partition.topic)
-        if count is None:
-            return TopicNotFound(partition.topic)
-        if not 0 <= partition.partition < count:
-            return PartitionNotFound(*partition, count)
-        _, log_next = self._topics.bounds(*partition)
-        if not 0 <= commit.next_offset <= log_next:
-            return InvalidRequest(
-                f"offset {commit.next_offset} of {partition} is not between 0 and the log's next offset {log_next}",
-                requested=commit.next_offset,
-                latest=log_next,
-            )
-        if len(commit.metadata.encode()) > self._limits.max_metadata_bytes:
-            return InvalidRequest(f"the metadata of an offset has at most {self._limits.max_metadata_bytes} bytes")
-        return None
 
     def _apply(self, entry: GroupEntry, effects: Effects) -> None:
         if effects.generation_raised:

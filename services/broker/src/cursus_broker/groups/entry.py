@@ -1,17 +1,18 @@
-"""A group as the coordinator keeps it: its state, its offsets, its observers, and its row in the store."""
+"""The groups as the coordinator keeps them: each its state, its offsets, its observers, and its row in the store."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import suppress
 
-from cursus_broker.errors import CursusError, ResourceLimit, ShuttingDown
-from cursus_broker.groups.api import GroupStore
-from cursus_broker.groups.assignors import MemberId
+from cursus_broker.errors import CursusError, GroupNotFound, MemberNotFound, ResourceLimit, ShuttingDown
+from cursus_broker.groups.api import GroupLimits, GroupStore
+from cursus_broker.groups.assignors import MemberId, Strategy
 from cursus_broker.groups.offsets import GroupOffsets
 from cursus_broker.groups.state import Group
 from cursus_broker.groups.watch import MemberSignal
-from cursus_broker.metadata.model import StoredGroup
+from cursus_broker.metadata.model import Snapshot, StoredGroup
 
 
 class GroupRow:
@@ -77,6 +78,62 @@ class GroupEntry:
         signal = self._signals.get(member_id) if live else self._signals.pop(member_id, None)
         if signal is not None:
             signal.raise_()
+
+
+class GroupTable:
+    """The groups there are, by name."""
+
+    def __init__(self, store: GroupStore, limits: GroupLimits, snapshot: Snapshot) -> None:
+        """Groups come back from the snapshot with generation and offsets, and without members: those join again."""
+        self._store = store
+        self._limits = limits
+        self._entries: dict[str, GroupEntry] = {}
+        for stored in snapshot.groups:
+            group = Group(
+                stored.name,
+                generation=stored.generation,
+                strategy=Strategy(stored.strategy) if stored.strategy else None,
+                created_ms=stored.created_ms,
+                max_members=limits.max_members,
+            )
+            offsets = GroupOffsets(stored.name, store, snapshot.offsets.get(stored.name, {}))
+            self.keep(GroupEntry(group, offsets, GroupRow(group, store, stored=True)))
+
+    def __iter__(self) -> Iterator[GroupEntry]:
+        return iter(self._entries.values())
+
+    def get(self, name: str) -> GroupEntry | None:
+        return self._entries.get(name)
+
+    def existing(self, name: str) -> GroupEntry:
+        """Raises GroupNotFound."""
+        entry = self._entries.get(name)
+        if entry is None:
+            raise GroupNotFound(name)
+        return entry
+
+    def of_member(self, name: str, member_id: MemberId) -> GroupEntry:
+        """The group that the member speaks of. Raises MemberNotFound if there is none."""
+        entry = self._entries.get(name)
+        if entry is None:
+            raise MemberNotFound(name, member_id)
+        return entry
+
+    def get_or_new(self, name: str, now_ms: int) -> GroupEntry:
+        """The group, or one that does not exist yet: it does once it is kept. Raises ResourceLimit."""
+        if (entry := self._entries.get(name)) is not None:
+            return entry
+        if len(self._entries) >= self._limits.max_groups:
+            raise ResourceLimit(f"there are {self._limits.max_groups} consumer groups, which is the limit")
+        group = Group(name, created_ms=now_ms, max_members=self._limits.max_members)
+        return GroupEntry(group, GroupOffsets(name, self._store, {}), GroupRow(group, self._store, stored=False))
+
+    def keep(self, entry: GroupEntry) -> None:
+        """From now on the group exists, unless there is one of its name already."""
+        self._entries.setdefault(entry.group.name, entry)
+
+    def remove(self, name: str) -> None:
+        del self._entries[name]
 
 
 def _look_at(write: asyncio.Future[None]) -> None:

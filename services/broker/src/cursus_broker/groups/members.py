@@ -124,8 +124,9 @@ def validate_name(what: str, name: str) -> None:
         raise InvalidRequest(f"the {what} {name!r} contains white space or characters that cannot be printed")
 
 
-# RE2 and not `re`: its time is linear in the name, so no pattern of a client can stall the event loop.
-@lru_cache(maxsize=1_024)
+# RE2 and not `re`: its time is linear in the name, so no pattern of a client can stall the event loop. Each may take
+# `max_mem`, so few are remembered: members of a group mostly subscribe alike.
+@lru_cache(maxsize=64)
 def compile_pattern(pattern: str) -> Any:
     """Raises InvalidRequest if the pattern is too long or not an RE2 expression."""
     if len(pattern) > MAX_PATTERN_CHARS:

@@ -6,9 +6,12 @@ Offsets count records. Ranges are half-open: `next_offset` is the first offset t
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, NewType, Protocol
+
+from cursus_broker.log.epochs import Epochs
 
 Offset = NewType("Offset", int)
 
@@ -111,6 +114,8 @@ class Recovered:
     walked_bytes: int
     removed_segments: int  # left over from an interrupted trim
     removed_files: int  # unfinished or orphaned files
+    closed_cleanly: bool  # nothing that anybody could have read is missing
+    epochs: Epochs  # with the one that began now, if one did: to be durable before the log is served
 
 
 class Log(Protocol):
@@ -127,6 +132,14 @@ class Log(Protocol):
     @property
     def synced_offset(self) -> Offset:
         """Everything below survives power loss. Never above `next_offset`."""
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch the log is in. It does not change while the log is open."""
+
+    def truncated(self, offset: int, epoch: int) -> Offset | None:
+        """Where a reader that was at `offset` in `epoch` has to go on because the log was cut below it since, at or
+        above `earliest_offset`; None if it was not."""
 
     @property
     def size_bytes(self) -> int:
@@ -176,6 +189,14 @@ class Log(Protocol):
         Raises StorageFailed; the log then refuses further appends until it is opened anew.
         """
 
+    def sync_soon(self, upto: Offset) -> asyncio.Future[None] | None:
+        """Have everything below `upto` survive power loss at the next good moment for the disk, which is within some
+        times the length of a sync. The future ends then, or fails with StorageFailed; None if it is synced already.
+        Logs asked in one step of the loop share a sync of the file system if they are very many.
+
+        Raises StorageFailed.
+        """
+
     async def trim(self, before: Offset) -> Offset:
         """Forget the records below `before` for good and answer the new earliest offset. Survives power loss.
 
@@ -197,11 +218,32 @@ class Log(Protocol):
 class Engine(Protocol):
     """Where logs come from."""
 
-    async def open(self, directory: str, partition: int) -> tuple[Log, Recovered]:
-        """Open a partition's log, making it if there is none, and tell what had to be repaired.
+    async def open(
+        self, directory: str, partition: int, known: Epochs | None = None, epoch: int = 1
+    ) -> tuple[Log, Recovered]:
+        """Open a partition's log and tell what had to be repaired.
+
+        `known` is what the caller remembers of it, and a log that is known must be there; None lets it be made. An
+        engine without epochs of its own begins `epoch`, later than all known, where records may be missing that had
+        been read: `Recovered` tells all epochs, for the caller to remember.
 
         Raises PartitionDamaged, StorageFailed.
         """
+
+    async def secure(self, directory: str, partitions: Sequence[int]) -> None:
+        """Let the empty logs of these partitions, just made, survive power loss: before the caller remembers them,
+        since one that is known must be there.
+
+        Raises StorageFailed.
+        """
+
+    async def release(self, directory: str, partitions: Sequence[int]) -> None:
+        """Let go of those of the logs that are open, with nothing synced: logs just made that the caller will not
+        remember after all."""
+
+    def all_opened(self) -> None:
+        """Every log the caller knows is open, and their epochs are remembered. Only from now on may `close` count as a
+        clean close of them all: a start that was given up half way must not hide how the broker had stopped before."""
 
     async def delete(self, directory: str) -> None:
         """Remove a directory and all logs in it. Once this returns the name is free, also after power loss.

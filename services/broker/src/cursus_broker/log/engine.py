@@ -7,24 +7,27 @@ partitions of a topic; its name is the caller's and already validated.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from cursus_broker.errors import StorageFailed
+from cursus_broker.errors import PartitionDamaged, StorageFailed
 from cursus_broker.log.api import Recovered
+from cursus_broker.log.epochs import Epochs
 from cursus_broker.log.files import Files, RealFiles
 from cursus_broker.log.log import SegmentLog
-from cursus_broker.log.names import DELETED_PREFIX, ORPHANED_PREFIX
+from cursus_broker.log.names import CLOSED_MARK, DELETED_PREFIX, ORPHANED_PREFIX
 from cursus_broker.log.recovery import OpenedLog, recover
 from cursus_broker.log.resources import Fault, Resources, no_fault
 from cursus_broker.log.settings import LogSettings
-from cursus_broker.log.sync import FLUSH_CONCURRENCY, Flusher
+from cursus_broker.log.sync import BULK_AT, FLUSH_CONCURRENCY, Flusher
 
 _SYNC_THREADS: Final = FLUSH_CONCURRENCY + 2
 _FILE_THREADS: Final = 4
@@ -57,6 +60,9 @@ class SegmentEngine:
         self._loop = asyncio.get_running_loop()
         self._flusher = Flusher(self._files, self._root, self._settings.linger_ms, self._sync_executor)
         self._logs: dict[tuple[str, int], SegmentLog] = {}
+        self._mark_lock = threading.Lock()
+        self._mark_taken = self._found_mark = False
+        self._all_opened = False
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -71,8 +77,11 @@ class SegmentEngine:
     def open_descriptors(self) -> int:
         return len(self._resources.pool)
 
-    async def open(self, directory: str, partition: int) -> tuple[SegmentLog, Recovered]:
-        """Open a partition's log, making it if there is none. A log is opened once; after `close` it may be again.
+    async def open(
+        self, directory: str, partition: int, known: Epochs | None = None, epoch: int = 1
+    ) -> tuple[SegmentLog, Recovered]:
+        """Open a partition's log; if nothing is known of it, it is made unless it is there. A log is opened once; after
+        `close` it may be again. Without a clean close before, `epoch` begins at the end that is found.
 
         Raises PartitionDamaged, StorageFailed.
         """
@@ -80,12 +89,39 @@ class SegmentEngine:
         previous = self._logs.get(key)
         assert previous is None or previous.is_closed, f"the log of {directory}/{partition} is open already"
         try:
-            opened, recovered = await self._loop.run_in_executor(self._executor, self._recover, directory, partition)
+            opened, recovered = await self._loop.run_in_executor(
+                self._executor, self._recover, directory, partition, known is not None
+            )
         except OSError as error:
             raise StorageFailed(f"cannot open partition {partition} in {directory}: {error}") from error
-        log = SegmentLog(self._resources, opened, self._flusher, self._executor, self._sync_executor)
+        # A segment whose index fits may still have grown, been read, and lost all of that: the index does not know.
+        nothing_lost = self._found_mark if previous is None else previous.closed_cleanly
+        recovered = _with_epochs(recovered, nothing_lost, known or Epochs(), epoch)
+        log = SegmentLog(self._resources, opened, recovered.epochs, self._flusher, self._executor, self._sync_executor)
         self._logs[key] = log
         return log, recovered
+
+    async def secure(self, directory: str, partitions: Sequence[int]) -> None:
+        """Sync the logs just made, names and all, many of them together. Raises StorageFailed."""
+        logs = [self._logs[directory, partition] for partition in partitions]
+        paths = [log.active_path for log in logs]
+        try:
+            await self._loop.run_in_executor(self._executor, self._secure, directory, paths)
+        except OSError as error:
+            raise StorageFailed(f"cannot sync the new logs in {directory}: {error}") from error
+        for log in logs:
+            log.note_secured()
+
+    async def release(self, directory: str, partitions: Sequence[int]) -> None:
+        """Let go of those of the logs that are open, without syncing them: the caller will not remember them."""
+        keys = [(directory, partition) for partition in partitions if (directory, partition) in self._logs]
+        await asyncio.gather(*(self._logs[key].abandon() for key in keys))
+        for key in keys:
+            del self._logs[key]
+
+    def all_opened(self) -> None:
+        """The caller has opened every log it knows and remembers their epochs: closing them may count as clean."""
+        self._all_opened = True
 
     async def delete(self, directory: str) -> None:
         """Remove a directory and all logs in it, closing those that are open. Once this returns the name is free, also
@@ -93,10 +129,7 @@ class SegmentEngine:
 
         Raises StorageFailed.
         """
-        keys = [key for key in self._logs if key[0] == directory]
-        await asyncio.gather(*(self._logs[key].abandon() for key in keys))
-        for key in keys:
-            del self._logs[key]
+        await self.release(directory, [partition for name, partition in self._logs if name == directory])
         try:
             await self._loop.run_in_executor(self._executor, self._delete, directory)
         except OSError as error:
@@ -131,6 +164,9 @@ class SegmentEngine:
             return
         self._closed = True
         results = await asyncio.gather(*(log.close() for log in self._logs.values()), return_exceptions=True)
+        if self._all_opened and all(log.closed_cleanly for log in self._logs.values()):
+            with suppress(OSError):  # without it the next start begins epochs, and nothing worse
+                await self._loop.run_in_executor(self._executor, self._leave_mark)
         self._logs.clear()
         self._flusher.close()
         self._resources.pool.close()
@@ -143,16 +179,45 @@ class SegmentEngine:
 
     # Below, everything runs in threads.
 
-    def _recover(self, directory: str, partition: int) -> tuple[OpenedLog, Recovered]:
+    def _recover(self, directory: str, partition: int, known: bool) -> tuple[OpenedLog, Recovered]:
+        self._take_mark()
         path = f"{self._root}/{directory}"
         if not self._files.exists(path):
+            if known:
+                raise PartitionDamaged(path, 0, "the directory is missing; is its volume mounted?")
             with suppress(FileExistsError):  # another partition of the topic is opened at the same time
                 self._files.make_directory(path)
             self._files.sync_directory(self._root)
-        return recover(self._resources, path, partition, self._now_ms())
+        return recover(self._resources, path, partition, self._now_ms(), known=known)
+
+    def _secure(self, directory: str, paths: Sequence[str]) -> None:
+        if len(paths) >= BULK_AT:
+            with suppress(OSError):  # then file by file, which tells whose failure it was
+                self._files.sync_file_system(self._root)
+                return
+        for path in paths:
+            with self._resources.pool.lease(path) as handle:
+                self._files.fdatasync(handle.descriptor)
+        self._files.sync_directory(f"{self._root}/{directory}")
+
+    def _take_mark(self) -> None:
+        """Look once whether all logs were closed cleanly, and take the mark away before anybody can append."""
+        with self._mark_lock:
+            if self._mark_taken:
+                return
+            mark = f"{self._root}/{CLOSED_MARK}"
+            self._found_mark = self._files.exists(mark)
+            if self._found_mark:
+                self._files.unlink(mark)
+                self._files.sync_directory(self._root)
+            self._mark_taken = True
+
+    def _leave_mark(self) -> None:
+        self._files.close(self._files.open(f"{self._root}/{CLOSED_MARK}", writable=True, create=True))
+        self._files.sync_directory(self._root)
 
     def _directories(self) -> set[str]:
-        ours = (DELETED_PREFIX, ORPHANED_PREFIX)
+        ours = (DELETED_PREFIX, ORPHANED_PREFIX, CLOSED_MARK)
         return {name for name in self._files.list(self._root) if not name.startswith(ours)}
 
     def _rename(self, directory: str, name: str) -> None:
@@ -178,3 +243,12 @@ class SegmentEngine:
         for name in self._files.list(path):
             self._files.unlink(f"{path}/{name}")
         self._files.remove_directory(path)
+
+
+def _with_epochs(recovered: Recovered, nothing_lost: bool, known: Epochs, epoch: int) -> Recovered:
+    """What was recovered, with the epochs of the log from now on."""
+    closed_cleanly = recovered.closed_cleanly and nothing_lost
+    # A log that ends before its epoch begins was put back by hand, or its metadata was.
+    if closed_cleanly and known.starts and known.first_offset <= recovered.next_offset:
+        return replace(recovered, closed_cleanly=True, epochs=known)
+    return replace(recovered, closed_cleanly=closed_cleanly, epochs=known.begin(epoch, recovered.next_offset))

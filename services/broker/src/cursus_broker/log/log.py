@@ -33,6 +33,7 @@ from cursus_broker.log.entry import (
     MAX_PRODUCER_ID_BYTES,
     pack_header,
 )
+from cursus_broker.log.epochs import Epochs
 from cursus_broker.log.extent import Extent
 from cursus_broker.log.names import prepared_name
 from cursus_broker.log.reader import LogReader
@@ -53,9 +54,17 @@ class SegmentLog:
     """See `api.Log`. Made by `SegmentEngine.open`; lives on the event loop that opened it."""
 
     def __init__(
-        self, resources: Resources, opened: OpenedLog, flusher: Flusher, executor: Executor, sync_executor: Executor
+        self,
+        resources: Resources,
+        opened: OpenedLog,
+        epochs: Epochs,
+        flusher: Flusher,
+        executor: Executor,
+        sync_executor: Executor,
     ) -> None:
         self._resources = resources
+        self._epochs = epochs
+        self.leader_epoch = epochs.current
         self._settings = resources.settings
         self._directory = opened.directory
         self._partition = opened.partition
@@ -76,6 +85,7 @@ class SegmentLog:
         self._written_bytes = self._synced_bytes = 0
         self._refusal: str | None = None
         self._closing: asyncio.Task[None] | None = None
+        self.closed_cleanly = False  # with everything synced
         self._background: set[asyncio.Future[object]] = set()
         self._prepared: str | None = None
         self._preparing = False
@@ -99,6 +109,12 @@ class SegmentLog:
     def synced_offset(self) -> Offset:
         return Offset(self._sync.synced_offset)
 
+    def truncated(self, offset: int, epoch: int) -> Offset | None:
+        if epoch >= self.leader_epoch:
+            return None
+        first_offset = self._epochs.truncated(offset, epoch)
+        return None if first_offset is None else Offset(max(first_offset, self._extent.earliest_offset))
+
     @property
     def size_bytes(self) -> int:
         return self._extent.size_bytes
@@ -114,6 +130,15 @@ class SegmentLog:
     @property
     def is_closed(self) -> bool:
         return self._closing is not None and self._closing.done()
+
+    @property
+    def active_path(self) -> str:
+        """The file that grows."""
+        return self._extent.active.path
+
+    def note_secured(self) -> None:
+        """A log just made was synced from outside, before anything was appended."""
+        self._names_unsynced = False
 
     @property
     def refusal(self) -> str | None:
@@ -249,6 +274,10 @@ class SegmentLog:
         assert upto <= self._extent.next_offset, f"cannot sync up to {upto}: the log ends at {self._extent.next_offset}"
         await self._sync.wait(upto)
 
+    def sync_soon(self, upto: Offset) -> asyncio.Future[None] | None:
+        assert upto <= self._extent.next_offset, f"cannot sync up to {upto}: the log ends at {self._extent.next_offset}"
+        return self._sync.ask(upto)
+
     def plan_sync(self) -> SyncPlan:
         sealed = tuple(self._unsynced_sealed)
         segments = (*sealed, self._extent.active)
@@ -291,6 +320,9 @@ class SegmentLog:
 
     def sync_failed(self, failure: StorageFailed) -> None:
         self._refusal = str(failure)
+
+    def sync_wanted(self) -> None:
+        self._flusher.ask(self._sync)
 
     def _seal(self, segments: Sequence[Segment]) -> None:
         """Write the indexes of synced segments. Runs in a thread."""
@@ -370,7 +402,9 @@ class SegmentLog:
             while self._background:
                 await asyncio.wait(self._background)
             finish = sync and not failed and self._sync.failure is None
+            self._sync.end(StorageFailed("the log is closed"))
             await self._loop.run_in_executor(self._executor, self._release, finish)
+            self.closed_cleanly = finish
 
     def _release(self, finish: bool) -> None:
         """The last work on the files. Runs in a thread."""

@@ -16,6 +16,8 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 # Callers do not use `~` in the names of directories, so none of theirs can be mistaken for one of these.
 DELETED_PREFIX: Final = ".deleted~"
 ORPHANED_PREFIX: Final = ".orphaned~"
+CLOSED_MARK: Final = ".closed~"
+"""An empty file beside the directories: all logs in them were closed cleanly, and none was opened since."""
 
 _SEGMENT_FILE: Final = re.compile(r"partition_(\d+)_segment_(\d+)\.(log|index|cut-\d+)")
 
@@ -48,4 +50,9 @@ def parse_segment_file(name: str) -> tuple[int, int, str] | None:
 
 def is_temporary(name: str, partition: int) -> bool:
     """Whether the name is that of an unfinished file of this partition."""
-    return name.endswith(TEMPORARY_SUFFIX) and name.startswith((f"partition_{partition}.", f"partition_{partition}_"))
+    return name.endswith(TEMPORARY_SUFFIX) and name.startswith(file_prefixes(partition))
+
+
+def file_prefixes(partition: int) -> tuple[str, str]:
+    """One of these begins the name of every file of the partition, and of no other's."""
+    return f"partition_{partition}.", f"partition_{partition}_"

@@ -2,6 +2,7 @@
 
 The rules, in the order they are applied:
 
+0. A log that is known has a segment. If there is none, files were lost, or a volume is not mounted: PartitionDamaged.
 1. Unfinished files (`.tmp`) and indexes without a segment are removed.
 2. Segments that lie wholly below the checkpoint's earliest offset are what an interrupted trim left: removed.
 3. A segment whose index is sound and fits the file's size was synced and sealed: trusted without a walk.
@@ -34,9 +35,10 @@ from cursus_broker.log.entry import (
     stored_bytes,
     synced_before,
 )
+from cursus_broker.log.epochs import Epochs
 from cursus_broker.log.files import page_buffer
 from cursus_broker.log.index import SparseIndex, Summary
-from cursus_broker.log.names import cut_name, is_temporary, parse_segment_file
+from cursus_broker.log.names import cut_name, file_prefixes, is_temporary, parse_segment_file
 from cursus_broker.log.resources import Resources
 from cursus_broker.log.segment import (
     Segment,
@@ -74,14 +76,18 @@ class _Bad:
     cause: str
 
 
-def recover(resources: Resources, directory: str, partition: int, now_ms: int) -> tuple[OpenedLog, Recovered]:
-    """Open the partition's log in `directory`, which exists. Blocks. Raises PartitionDamaged, OSError."""
-    return _Recovery(resources, directory, partition).run(now_ms)
+def recover(
+    resources: Resources, directory: str, partition: int, now_ms: int, *, known: bool
+) -> tuple[OpenedLog, Recovered]:
+    """Open the partition's log in `directory`, which exists; a log that is `known` is never made. `Recovered` has no
+    epochs yet. Blocks. Raises PartitionDamaged, OSError."""
+    return _Recovery(resources, directory, partition, known).run(now_ms)
 
 
 class _Recovery:
-    def __init__(self, resources: Resources, directory: str, partition: int) -> None:
+    def __init__(self, resources: Resources, directory: str, partition: int, known: bool) -> None:
         self._resources = resources
+        self._known = known
         self._files = resources.files
         self._directory = directory
         self._partition = partition
@@ -113,6 +119,7 @@ class _Recovery:
             self._segments.clear()
         self._make_durable()
         created = not self._segments
+        closed_cleanly = not created and bad is None and self._segments[-1].number in self._trusted
         if created:
             self._segments.append(self._create(next_number, self._checkpoint.earliest_offset, now_ms))
         earliest = max(self._checkpoint.earliest_offset, self._segments[0].base_offset)
@@ -128,6 +135,8 @@ class _Recovery:
             self._walked_bytes,
             self._removed_segments,
             self._removed_files,
+            closed_cleanly,
+            Epochs(),
         )
 
     def _path(self, number: int) -> str:
@@ -140,7 +149,10 @@ class _Recovery:
         """List the segments, read their indexes, remove what nobody needs."""
         logs: set[int] = set()
         indexes: set[int] = set()
-        for name in self._files.list(self._directory):
+        unfinished: list[str] = []
+        # Told from those of thousands of others as cheaply as can be: every partition of the topic looks at them all.
+        prefixes = file_prefixes(self._partition)
+        for name in [name for name in self._files.list(self._directory) if name.startswith(prefixes)]:
             parsed = parse_segment_file(name)
             if parsed is not None and parsed[0] == self._partition:
                 if parsed[2] == "log":
@@ -148,8 +160,15 @@ class _Recovery:
                 elif parsed[2] == "index":
                     indexes.add(parsed[1])
             elif is_temporary(name, self._partition):
-                self._files.unlink(f"{self._directory}/{name}")
-                self._removed_files += 1
+                unfinished.append(name)
+        if self._known and not logs:
+            # A log that was once made has a segment at every moment, also when power is lost: see `trim.py`.
+            raise PartitionDamaged(
+                self._directory, 0, f"there is no segment of partition {self._partition}; is this the right volume?"
+            )
+        for name in unfinished:
+            self._files.unlink(f"{self._directory}/{name}")
+            self._removed_files += 1
         for number in indexes - logs:
             self._files.unlink(self._index_path(number))
             self._removed_files += 1

@@ -1,13 +1,16 @@
 """When written data is made to survive power loss.
 
 `GroupedSync` belongs to one log: one sync of its files serves everybody who waits, and while one runs the next group
-gathers. `Flusher` belongs to the engine: it starts the syncs nobody waits for, oldest data first, few at a time.
+gathers. `Flusher` belongs to the engine: it starts the syncs that can wait for a good moment, few at a time: those
+somebody has asked for, then those nobody waits for, oldest data first.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
+from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -31,6 +34,16 @@ _REST: Final = 9
 Writing to a file that is being synced is slow: without the rest a busy log, in a hurry after every batch, would always
 be syncing, and an append took 220 µs instead of 60. All logs rest together: a thousand of them would else be synced one
 by one, a batch each, before enough are dirty to be synced at once."""
+
+
+_ASKED_REST: Final = 3
+"""After a round of syncs that somebody asked for and that took t, the next round may begin after this many t. Those who
+ask, which are commits of consumer groups, would else keep a busy log syncing without a pause: a consumer at the end of
+the log asks again after every batch. The rest costs it no throughput: when it has to wait it has read all that is
+synced, and one that is slower than the publishers is behind the synced offset and never asks."""
+
+_MAX_ASKED_REST_S: Final = 0.05
+"""A sync that took very long, as when a disk stands still for once, makes nobody wait as long again."""
 
 
 class SyncPlan(NamedTuple):
@@ -59,6 +72,15 @@ class Source(Protocol):
 
     def sync_failed(self, failure: StorageFailed) -> None: ...
 
+    def sync_wanted(self) -> None:
+        """Somebody waits for another sync, which may begin at a good moment."""
+
+
+class _Waiter(NamedTuple):
+    upto: int
+    woken: asyncio.Future[None]
+    at_once: bool  # the sync is not to wait for a good moment
+
 
 class GroupedSync:
     """The syncs of one log, one at a time. A failure is final: after it the kernel may have dropped the dirty pages, so
@@ -69,20 +91,38 @@ class GroupedSync:
         self._executor = executor
         self._loop = asyncio.get_running_loop()
         self._running: asyncio.Future[None] | None = None
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiting: list[_Waiter] = []
         self.synced_offset = synced_offset
         self.failure: StorageFailed | None = None
 
     async def wait(self, upto: int) -> None:
         """Return once all below `upto` is synced, starting a sync if need be. Raises StorageFailed."""
+        if upto > self.synced_offset:
+            woken = self._enqueue(upto, at_once=True)
+            self.start()
+            await woken
+
+    def ask(self, upto: int) -> asyncio.Future[None] | None:
+        """Have all below `upto` synced at the next good moment. The answer ends then, or fails with StorageFailed; None
+        if all of it is synced already. Raises StorageFailed."""
         if upto <= self.synced_offset:
-            return
+            return None
+        woken = self._enqueue(upto, at_once=False)
+        if self._running is None:
+            self.source.sync_wanted()
+        return woken
+
+    @property
+    def is_awaited(self) -> bool:
+        """True while somebody waits for the log."""
+        return any(not waiter.woken.done() for waiter in self._waiting)
+
+    def _enqueue(self, upto: int, *, at_once: bool) -> asyncio.Future[None]:
         if self.failure is not None:
-            raise self.failure
+            raise StorageFailed(str(self.failure))
         woken: asyncio.Future[None] = self._loop.create_future()
-        self._waiting.append((upto, woken))
-        self.start()
-        await woken
+        self._waiting.append(_Waiter(upto, woken, at_once))
+        return woken
 
     async def flush(self) -> None:
         """Sync what there is now, also bytes that hold no record, as in a new segment. Raises StorageFailed."""
@@ -122,12 +162,9 @@ class GroupedSync:
         """Take note of what became of a sync, and wake those it concerns."""
         self._running = None
         if error is not None:
-            self.failure = StorageFailed(f"sync failed: {error!r}; the log takes no more until it is opened anew")
-            self.source.sync_failed(self.failure)
-            for _, woken in self._waiting:
-                if not woken.done():
-                    woken.set_exception(StorageFailed(str(self.failure)))
-            self._waiting.clear()
+            failure = StorageFailed(f"sync failed: {error!r}; the log takes no more until it is opened anew")
+            self.source.sync_failed(failure)
+            self.end(failure)
             return
         assert plan.upto >= self.synced_offset
         self.synced_offset = plan.upto
@@ -135,19 +172,45 @@ class GroupedSync:
         if not self._waiting:
             return
         still_waiting = []
-        for upto, woken in self._waiting:
-            if upto > plan.upto:
-                still_waiting.append((upto, woken))
-            elif not woken.done():
-                woken.set_result(None)
+        for waiter in self._waiting:
+            if waiter.woken.done():
+                continue  # whoever it was has gone away
+            if waiter.upto > plan.upto:
+                still_waiting.append(waiter)
+            else:
+                waiter.woken.set_result(None)
         self._waiting = still_waiting
-        if still_waiting:
+        if any(waiter.at_once for waiter in still_waiting):
             self.start()
+        elif still_waiting:
+            self.source.sync_wanted()
+
+    def end(self, failure: StorageFailed) -> None:
+        """No sync follows, for this reason: tell those who wait, and those who come later."""
+        self.failure = self.failure or failure
+        for waiter in self._waiting:
+            if not waiter.woken.done():
+                waiter.woken.set_exception(StorageFailed(str(self.failure)))
+        self._waiting.clear()
+
+
+class _Round:
+    """The syncs that were asked for before they began. Those asked for meanwhile make the next round."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[GroupedSync, None] = {}
+        self.running = 0
+        self.started = 0.0
+        self.next_at = 0.0  # when the next round may begin, by the loop's clock
+
+
+_Done = Callable[[float, asyncio.Future[None]], None]
 
 
 class Flusher:
-    """Starts background syncs: `linger_ms` after a log's first unsynced append, and at once for a log in a hurry when
-    the last sync is over for long enough. Few at a time, oldest deadline first; very many are synced together."""
+    """Starts syncs at a good moment: `linger_ms` after a log's first unsynced append; earlier for a log in a hurry, if
+    the last sync is over for long enough; and earlier still for one that somebody asked for. Few at a time, oldest
+    first; very many are synced together."""
 
     def __init__(self, files: Files, root: str, linger_ms: int, executor: Executor) -> None:
         self._files = files
@@ -158,9 +221,11 @@ class Flusher:
         # The dirty logs in the order of their deadlines, which is the order they became dirty in.
         self._deadlines: dict[GroupedSync, float] = {}
         self._hurried: dict[GroupedSync, None] = {}  # those of them that are not to linger, in their order
+        self._asked: dict[GroupedSync, None] = {}  # those that somebody waits for, in their order
+        self._round = _Round()
         self._running = 0
         self._rested_at = 0.0  # when the next hurried sync may start, by the loop's clock
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
         self.bulk_syncs = 0
 
     def __len__(self) -> int:
@@ -181,13 +246,23 @@ class Flusher:
             if len(self._hurried) == 1:
                 self._arm()
 
+    def ask(self, sync: GroupedSync) -> None:
+        """Somebody waits for the log, which has something unsynced: sync it in the next round. All that ask before it
+        begins share it, and if they are very many, one sync of the file system."""
+        if sync not in self._asked:
+            self._asked[sync] = None
+            if len(self._asked) == 1:
+                self._arm()
+
     def forget(self, sync: GroupedSync) -> None:
         self._deadlines.pop(sync, None)
         self._hurried.pop(sync, None)
+        self._asked.pop(sync, None)
+        self._round.waiting.pop(sync, None)
 
     def close(self) -> None:
-        self._deadlines.clear()
-        self._hurried.clear()
+        for logs in (self._deadlines, self._hurried, self._asked, self._round.waiting):
+            logs.clear()
         self._arm()
 
     def _arm(self) -> None:
@@ -196,25 +271,53 @@ class Flusher:
             self._timer.cancel()
             self._timer = None
         # With all threads busy the end of a sync goes on with the logs that wait.
-        if self._deadlines and self._running < FLUSH_CONCURRENCY:
-            deadline = next(iter(self._deadlines.values()))
-            if self._hurried and not self._running:
-                deadline = min(deadline, self._rested_at)
-            self._timer = self._loop.call_at(deadline, self._due)
+        if self._running >= FLUSH_CONCURRENCY:
+            return
+        moments: list[float] = []
+        if self._deadlines:
+            moments.append(next(iter(self._deadlines.values())))
+        if self._hurried and not self._running:
+            moments.append(self._rested_at)
+        if self._round.waiting or (self._asked and not self._round.running):
+            moments.append(self._round.next_at)
+        if moments:
+            self._timer = self._loop.call_at(min(moments), self._due)
 
     def _due(self) -> None:
-        due = self._pop_due(FLUSH_CONCURRENCY - self._running) or self._pop_hurried()
-        if due and len(self._deadlines) >= BULK_AT:
+        free = FLUSH_CONCURRENCY - self._running
+        asked = self._pop_asked(free)
+        due = [] if asked else self._pop_due(free) or self._pop_hurried()
+        if len(asked) >= BULK_AT or (due and len(self._deadlines) >= BULK_AT):
             # All that is dirty, due or not: it is written anyway.
-            due += [sync for sync in self._deadlines if sync.failure is None]
+            together = dict.fromkeys((*asked, *due, *self._deadlines))
             self._deadlines.clear()
             self._hurried.clear()
-            self._start_bulk(due)
-            due = []
+            self._start_bulk([sync for sync in together if sync.failure is None], in_round=bool(asked))
+            asked, due = [], []
+        for sync in asked:
+            self._round.running += 1
+            self._start(sync, self._answered)
         for sync in due:
-            self._running += 1
-            sync.start().add_done_callback(partial(self._flushed, self._loop.time()))
+            self._start(sync, self._flushed)
         self._arm()
+
+    def _start(self, sync: GroupedSync, done: _Done) -> None:
+        self._running += 1
+        sync.start().add_done_callback(partial(done, self._loop.time()))
+
+    def _pop_asked(self, limit: int) -> list[GroupedSync]:
+        """What is next in the round, which begins here if it is time for one; all of it if it is very much."""
+        now, current = self._loop.time(), self._round
+        if self._asked and not current.waiting and not current.running and now >= current.next_at and limit > 0:
+            # Others may have synced some of them meanwhile.
+            current.waiting = {sync: None for sync in self._asked if sync.is_awaited}
+            current.started = now
+            self._asked = {}
+        count = len(current.waiting) if len(current.waiting) >= BULK_AT else max(limit, 0)
+        asked = list(itertools.islice(current.waiting, count))
+        for sync in asked:
+            self.forget(sync)
+        return asked
 
     def _pop_due(self, limit: int) -> list[GroupedSync]:
         now = self._loop.time()
@@ -236,17 +339,18 @@ class Flusher:
         self.forget(sync)
         return [] if sync.failure is not None else [sync]
 
-    def _start_bulk(self, syncs: list[GroupedSync]) -> None:
+    def _start_bulk(self, syncs: list[GroupedSync], *, in_round: bool) -> None:
         # One future for all of them: with a thousand logs, one each would cost as much as their appends.
         bulk: asyncio.Future[None] = self._loop.create_future()
         parts = [(sync, plan) for sync in syncs if (plan := sync.join(bulk)) is not None]
         self._running += FLUSH_CONCURRENCY  # beside it another sync would only wait for the same disk
+        self._round.running += in_round
         self.bulk_syncs += 1
-        started = self._loop.time()
+        done = partial(self._answered if in_round else self._flushed, self._loop.time())
         synced = self._loop.run_in_executor(
             self._executor, self._sync_together, [(sync.source, plan) for sync, plan in parts]
         )
-        synced.add_done_callback(partial(self._bulk_done, started, bulk, parts))
+        synced.add_done_callback(partial(self._bulk_done, done, bulk, parts))
 
     def _sync_together(self, parts: list[tuple[Source, SyncPlan]]) -> list[Exception | None]:
         """Sync all plans at once and answer what became of each. Runs in a thread."""
@@ -263,7 +367,7 @@ class Flusher:
 
     def _bulk_done(
         self,
-        started: float,
+        done: Callable[[asyncio.Future[None]], None],
         bulk: asyncio.Future[None],
         parts: list[tuple[GroupedSync, SyncPlan]],
         synced: asyncio.Future[list[Exception | None]],
@@ -272,7 +376,16 @@ class Flusher:
             sync.finish(plan, error)
         bulk.set_result(None)
         self._running -= FLUSH_CONCURRENCY - 1
-        self._flushed(started, bulk)
+        done(bulk)
+
+    def _answered(self, started: float, future: asyncio.Future[None]) -> None:
+        """A sync of the round is over, and with the last one the round."""
+        current = self._round
+        current.running -= 1
+        if not current.running and not current.waiting:
+            now = self._loop.time()
+            current.next_at = now + min(_ASKED_REST * (now - current.started), _MAX_ASKED_REST_S)
+        self._flushed(started, future)
 
     def _flushed(self, started: float, _future: asyncio.Future[None]) -> None:
         now = self._loop.time()

@@ -57,8 +57,12 @@ class Trimmer:
             if before == self._extent.next_offset and not self._extent.active.is_empty:
                 # All of the active segment goes. In a segment of its own the log remembers where it goes on.
                 roll()
-            # Otherwise power loss could leave a log that ends before it begins.
-            await sync.wait(before)
+            # Otherwise power loss could leave a log that ends before it begins, or, if only the active segment is left,
+            # none at all.
+            if before == self._extent.active.base_offset:
+                await sync.flush()
+            else:
+                await sync.wait(before)
             advance = partial(self._checkpoint.advance, earliest_offset=before, synced_offset=sync.synced_offset)
             try:
                 await self._loop.run_in_executor(self._executor, advance)

@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import Final
 
 from cursus_broker.errors import GroupNotFound, StorageFailed, TopicNotFound
+from cursus_broker.log.epochs import Epochs, EpochStart
 from cursus_broker.metadata import schema
 from cursus_broker.metadata.model import (
     CommittedOffset,
+    LedgerChange,
+    LedgerReach,
     Snapshot,
     StoredGroup,
     StoredLedger,
+    StoredProducer,
     StoredTopic,
     TopicPartition,
 )
@@ -64,11 +68,11 @@ def open_database(path: Path) -> sqlite3.Connection:
 def load(connection: sqlite3.Connection) -> Snapshot:
     meta = dict(connection.execute("SELECT key, value FROM meta"))
     offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
-    for group, topic, partition, next_offset, metadata, commit_time_ms in connection.execute(
-        "SELECT group_name, topic, partition, next_offset, metadata, commit_time_ms FROM offsets"
+    for group, topic, partition, *committed in connection.execute(
+        "SELECT group_name, topic, partition, next_offset, metadata, commit_time_ms, leader_epoch, truncated_from"
+        " FROM offsets"
     ):
-        committed = CommittedOffset(next_offset, metadata, commit_time_ms)
-        offsets.setdefault(group, {})[TopicPartition(topic, partition)] = committed
+        offsets.setdefault(group, {})[TopicPartition(topic, partition)] = CommittedOffset(*committed)
     return Snapshot(
         cluster_id=meta["cluster_id"],
         incarnation=int(meta["incarnation"]),
@@ -83,7 +87,25 @@ def load(connection: sqlite3.Connection) -> Snapshot:
             for row in connection.execute("SELECT name, generation, strategy, created_ms FROM groups ORDER BY name")
         ),
         offsets=offsets,
+        epochs=_load_epochs(connection),
     )
+
+
+def last_epoch(connection: sqlite3.Connection) -> int:
+    """The highest epoch that was ever stored."""
+    row = connection.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
+    if row is None:
+        raise sqlite3.DatabaseError("the row 'epoch' of table meta is missing")
+    return int(row[0])
+
+
+def _load_epochs(connection: sqlite3.Connection) -> dict[TopicPartition, Epochs]:
+    starts: dict[TopicPartition, list[EpochStart]] = {}
+    for topic, partition, epoch, first_offset in connection.execute(
+        "SELECT topic, partition, epoch, first_offset FROM epochs ORDER BY topic, partition, epoch"
+    ):
+        starts.setdefault(TopicPartition(topic, partition), []).append(EpochStart(epoch, first_offset))
+    return {place: Epochs(tuple(found)) for place, found in starts.items()}
 
 
 def put_topic(connection: sqlite3.Connection, topic: StoredTopic) -> None:
@@ -94,6 +116,22 @@ def put_topic(connection: sqlite3.Connection, topic: StoredTopic) -> None:
         " config = excluded.config, created_ms = excluded.created_ms",
         (topic.name, str(topic.id), topic.partitions, topic.config_json, topic.created_ms),
     )
+
+
+def put_epochs(connection: sqlite3.Connection, epochs: Mapping[TopicPartition, Epochs]) -> None:
+    """Replace the epochs of these partitions, whose topics are stored, and never give out one of them again."""
+    connection.executemany("DELETE FROM epochs WHERE topic = ? AND partition = ?", epochs)
+    connection.executemany(
+        "INSERT INTO epochs (topic, partition, epoch, first_offset) VALUES (?, ?, ?, ?)",
+        (
+            (topic, partition, start.epoch, start.first_offset)
+            for (topic, partition), of_partition in epochs.items()
+            for start in of_partition.starts
+        ),
+    )
+    highest = max((of_partition.current for of_partition in epochs.values()), default=0)
+    if highest > last_epoch(connection):
+        connection.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(highest),))
 
 
 def delete_topic(connection: sqlite3.Connection, name: str) -> None:
@@ -120,31 +158,79 @@ def put_offsets(connection: sqlite3.Connection, group: str, offsets: Mapping[Top
         if connection.execute("SELECT 1 FROM topics WHERE name = ?", (topic,)).fetchone() is None:
             raise TopicNotFound(topic)
     connection.executemany(
-        "INSERT INTO offsets (group_name, topic, partition, next_offset, metadata, commit_time_ms)"
-        " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (group_name, topic, partition) DO UPDATE SET"
-        " next_offset = excluded.next_offset, metadata = excluded.metadata, commit_time_ms = excluded.commit_time_ms",
-        [
-            (group, topic, partition, committed.next_offset, committed.metadata, committed.commit_time_ms)
+        "INSERT INTO offsets (group_name, topic, partition, next_offset, metadata, commit_time_ms, leader_epoch,"
+        " truncated_from) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (group_name, topic, partition) DO UPDATE SET"
+        " next_offset = excluded.next_offset, metadata = excluded.metadata, commit_time_ms = excluded.commit_time_ms,"
+        " leader_epoch = excluded.leader_epoch, truncated_from = excluded.truncated_from",
+        (
+            (
+                group,
+                topic,
+                partition,
+                committed.next_offset,
+                committed.metadata,
+                committed.commit_time_ms,
+                committed.leader_epoch,
+                committed.truncated_from,
+            )
             for (topic, partition), committed in offsets.items()
-        ],
+        ),
     )
 
 
-def put_ledger(connection: sqlite3.Connection, partition: TopicPartition, stored: StoredLedger) -> None:
-    # Silently nothing for a topic that was deleted meanwhile: the row would only have been a cache of its log.
-    connection.execute(
-        "INSERT INTO producers (topic, partition, upto_offset, ledger)"
-        " SELECT name, ?, ?, ? FROM topics WHERE name = ?"
-        " ON CONFLICT (topic, partition) DO UPDATE SET upto_offset = excluded.upto_offset, ledger = excluded.ledger",
-        (partition.partition, stored.upto_offset, stored.ledger, partition.topic),
+def put_ledger(
+    connection: sqlite3.Connection, partition: TopicPartition, topic_id: uuid.UUID, change: LedgerChange
+) -> None:
+    reach = change.reach
+    stored = connection.execute(
+        "INSERT INTO ledgers (topic, partition, upto_offset, described_offset, is_whole)"
+        " SELECT name, ?, ?, ?, ? FROM topics WHERE name = ? AND id = ?"
+        " ON CONFLICT (topic, partition) DO UPDATE SET upto_offset = excluded.upto_offset,"
+        " described_offset = excluded.described_offset, is_whole = excluded.is_whole",
+        (
+            partition.partition,
+            reach.upto_offset,
+            reach.described_offset,
+            reach.is_whole,
+            partition.topic,
+            str(topic_id),
+        ),
+    ).rowcount
+    if not stored:
+        return  # the topic was deleted meanwhile, and this would only have been a cache of its log
+    connection.executemany(
+        "INSERT INTO producers (topic, partition, id, epoch, next_sequence, checksum, next_offset, last_append_ms,"
+        " incomplete, recent, seen) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (topic, partition, id) DO"
+        " UPDATE SET epoch = excluded.epoch, next_sequence = excluded.next_sequence, checksum = excluded.checksum,"
+        " next_offset = excluded.next_offset, last_append_ms = excluded.last_append_ms,"
+        " incomplete = excluded.incomplete, recent = excluded.recent, seen = excluded.seen",
+        ((*partition, *row) for row in change.producers),
     )
+    connection.executemany(
+        "DELETE FROM producers WHERE topic = ? AND partition = ? AND id = ?",
+        ((*partition, producer_id) for producer_id in change.forgotten),
+    )
+
+
+def drop_ledger(connection: sqlite3.Connection, partition: TopicPartition) -> None:
+    connection.execute("DELETE FROM ledgers WHERE topic = ? AND partition = ?", partition)
 
 
 def load_ledger(connection: sqlite3.Connection, partition: TopicPartition) -> StoredLedger | None:
     row = connection.execute(
-        "SELECT upto_offset, ledger FROM producers WHERE topic = ? AND partition = ?", partition
+        "SELECT upto_offset, described_offset, is_whole FROM ledgers WHERE topic = ? AND partition = ?", partition
     ).fetchone()
-    return None if row is None else StoredLedger(*row)
+    if row is None:
+        return None
+    upto_offset, described_offset, is_whole = row
+    producers = connection.execute(
+        "SELECT id, epoch, next_sequence, checksum, next_offset, last_append_ms, incomplete, recent, seen"
+        " FROM producers WHERE topic = ? AND partition = ? ORDER BY next_offset",
+        partition,
+    )
+    return StoredLedger(
+        LedgerReach(upto_offset, described_offset, bool(is_whole)), tuple(StoredProducer(*one) for one in producers)
+    )
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -51,6 +51,55 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
             PRIMARY KEY (topic, partition)
         ) STRICT, WITHOUT ROWID""",
     ),
+    (
+        # The highest leader epoch ever stored, also for topics that are deleted: no number is given out twice.
+        "INSERT INTO meta (key, value) VALUES ('epoch', '0')",
+        # Since which offset a partition has been in which leader epoch; see `log/epochs.py`.
+        """CREATE TABLE epochs (
+            topic         TEXT NOT NULL REFERENCES topics (name) ON DELETE CASCADE,
+            partition     INTEGER NOT NULL CHECK (partition >= 0),
+            epoch         INTEGER NOT NULL CHECK (epoch > 0),
+            first_offset  INTEGER NOT NULL CHECK (first_offset >= 0),
+            PRIMARY KEY (topic, partition, epoch)
+        ) STRICT, WITHOUT ROWID""",
+    ),
+    (
+        # Null for what was committed before there were epochs.
+        "ALTER TABLE offsets ADD COLUMN leader_epoch INTEGER",
+        # What was committed before the log was cut below it; null while nothing like that happened.
+        "ALTER TABLE offsets ADD COLUMN truncated_from INTEGER",
+    ),
+    (
+        # What was in it is read from the batch headers once more.
+        "DROP TABLE producers",
+        # How far a partition's memory of its producers goes. All batches below `upto_offset` are in it, of single
+        # producers also later ones, none at or above `described_offset`; those behind it are read from the batch
+        # headers of the log. `is_whole` is 0 once a producer was forgotten.
+        """CREATE TABLE ledgers (
+            topic             TEXT NOT NULL REFERENCES topics (name) ON DELETE CASCADE,
+            partition         INTEGER NOT NULL CHECK (partition >= 0),
+            upto_offset       INTEGER NOT NULL CHECK (upto_offset >= 0),
+            described_offset  INTEGER NOT NULL CHECK (described_offset >= upto_offset),
+            is_whole          INTEGER NOT NULL,
+            PRIMARY KEY (topic, partition)
+        ) STRICT, WITHOUT ROWID""",
+        # With a rowid: rows of two or three kilobytes would spill out of the pages of a table without.
+        """CREATE TABLE producers (
+            topic           TEXT NOT NULL,
+            partition       INTEGER NOT NULL,
+            id              BLOB NOT NULL,
+            epoch           INTEGER NOT NULL,
+            next_sequence   INTEGER NOT NULL,
+            checksum        INTEGER,
+            next_offset     INTEGER NOT NULL,
+            last_append_ms  INTEGER NOT NULL,
+            incomplete      INTEGER NOT NULL,
+            recent          BLOB NOT NULL,
+            seen            BLOB NOT NULL,
+            UNIQUE (topic, partition, id),
+            FOREIGN KEY (topic, partition) REFERENCES ledgers (topic, partition) ON DELETE CASCADE
+        ) STRICT""",
+    ),
 )
 
 VERSION: Final = len(MIGRATIONS)

@@ -15,11 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 from cursus_broker.errors import CursusError, InvalidRequest, ResourceLimit, ShuttingDown, StorageFailed
+from cursus_broker.log.epochs import Epochs
 from cursus_broker.metadata import database
 from cursus_broker.metadata.model import (
     CommittedOffset,
+    LedgerChange,
     Snapshot,
     StoredGroup,
     StoredLedger,
@@ -53,8 +56,9 @@ class _Write:
 class MetadataStore:
     """One open metadata database. Make it with `open`, end it with `close`, both on the event loop that uses it."""
 
-    def __init__(self, path: Path, thread: ThreadPoolExecutor, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, thread: ThreadPoolExecutor, connection: sqlite3.Connection, last_epoch: int) -> None:
         self.path = path
+        self._last_epoch = last_epoch
         self._thread = thread
         self._connection = connection
         self._waiting: deque[_Write] = deque()
@@ -68,12 +72,18 @@ class MetadataStore:
         Raises StorageFailed, naming the file, if it is damaged, not ours or newer than this broker.
         """
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
+
+        def open_database() -> tuple[sqlite3.Connection, int]:
+            connection = database.open_database(path)
+            with database.storage_errors(path):
+                return connection, database.last_epoch(connection)
+
         try:
-            connection = await asyncio.get_running_loop().run_in_executor(thread, database.open_database, path)
+            connection, last_epoch = await asyncio.get_running_loop().run_in_executor(thread, open_database)
         except BaseException:
             thread.shutdown(wait=False)
             raise
-        return cls(path, thread, connection)
+        return cls(path, thread, connection, last_epoch)
 
     async def load(self) -> Snapshot:
         """Everything that is durable now."""
@@ -84,9 +94,27 @@ class MetadataStore:
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, read)
 
-    def put_topic(self, topic: StoredTopic) -> Awaitable[None]:
-        """Create the topic or replace what is stored of it; its offsets stay."""
-        return self._submit(lambda connection: database.put_topic(connection, topic))
+    def put_topic(self, topic: StoredTopic, epochs: Mapping[int, Epochs] | None = None) -> Awaitable[None]:
+        """Create the topic or replace what is stored of it; its offsets stay. With it, in the same transaction, the
+        epochs of partitions that are new."""
+        added = {TopicPartition(topic.name, partition): begun for partition, begun in (epochs or {}).items()}
+
+        def put(connection: sqlite3.Connection) -> None:
+            database.put_topic(connection, topic)
+            database.put_epochs(connection, added)
+
+        return self._submit(put)
+
+    def next_epoch(self) -> int:
+        """A leader epoch that no partition ever had. It becomes durable with the first write that stores it, before
+        which nobody may be told of it."""
+        self._last_epoch += 1
+        return self._last_epoch
+
+    def put_epochs(self, epochs: Mapping[TopicPartition, Epochs]) -> Awaitable[None]:
+        """Remember the epochs of these partitions, all or none, in the place of what was stored of them."""
+        stored = dict(epochs)
+        return self._submit(lambda connection: database.put_epochs(connection, stored))
 
     def delete_topic(self, name: str) -> Awaitable[None]:
         """Forget the topic and every offset committed for it. Unknown names are fine."""
@@ -112,9 +140,13 @@ class MetadataStore:
         stored = dict(offsets)
         return self._submit(lambda connection: database.put_offsets(connection, group, stored), settled)
 
-    def put_ledger(self, partition: TopicPartition, stored: StoredLedger) -> Awaitable[None]:
-        """Remember what a partition knows of its producers."""
-        return self._submit(lambda connection: database.put_ledger(connection, partition, stored))
+    def put_ledger(self, partition: TopicPartition, topic_id: UUID, change: LedgerChange) -> Awaitable[None]:
+        """Remember what is new of a partition's producers; nothing if the topic is not the stored one (any more)."""
+        return self._submit(lambda connection: database.put_ledger(connection, partition, topic_id, change))
+
+    def drop_ledger(self, partition: TopicPartition) -> Awaitable[None]:
+        """Forget all that was remembered of a partition's producers."""
+        return self._submit(lambda connection: database.drop_ledger(connection, partition))
 
     async def load_ledger(self, partition: TopicPartition) -> StoredLedger | None:
         """What was remembered last, if anything was."""

@@ -128,6 +128,17 @@ class _StateCollector(Collector):
         )
         damaged = GaugeMetricFamily("cursus_damaged_partitions", "Partitions that cannot be served.", labels=("topic",))
         remembered = GaugeMetricFamily("cursus_dedup_entries", "Contents remembered now.", labels=("topic",))
+        forgotten = CounterMetricFamily(
+            "cursus_dedup_forgotten_early",
+            "Contents forgotten within the deduplication window, because there were too many.",
+            labels=("topic",),
+        )
+        producers = GaugeMetricFamily("cursus_producers", "Producers remembered now.", labels=("topic",))
+        forgotten_producers = CounterMetricFamily(
+            "cursus_producers_forgotten",
+            "Producers forgotten since the start: idle, crowded out by others, or released by their owner.",
+            labels=("topic", "cause"),
+        )
         processed = sync_count = segments = partitions = 0
         sync_seconds = 0.0
         topics = self._catalog.topics()
@@ -138,7 +149,14 @@ class _StateCollector(Collector):
                 damaged.add_metric((topic.name,), len(topic.partitions) - len(healthy))
             if len(topic.content):
                 remembered.add_metric((topic.name,), len(topic.content))
+            if topic.content.forgotten_early:
+                forgotten.add_metric((topic.name,), topic.content.forgotten_early)
+            remembered_producers = 0
+            causes: Tally[str] = Tally()
             for partition in healthy:
+                remembered_producers += len(partition.producers)
+                if partition.producers.forgotten:
+                    causes.update(partition.producers.forgotten)
                 log, labels = partition.log, (topic.name, str(partition.id))
                 start.add_metric(labels, log.earliest_offset)
                 end.add_metric(labels, log.next_offset)
@@ -150,6 +168,10 @@ class _StateCollector(Collector):
                 sync_count += log.syncs
                 sync_seconds += log.sync_seconds_total
                 segments += log.segment_count
+            if remembered_producers:
+                producers.add_metric((topic.name,), remembered_producers)
+            for cause, count in sorted(causes.items()):
+                forgotten_producers.add_metric((topic.name, cause), count)
         duplicates = CounterMetricFamily(
             "cursus_dedup_hits", "Records that were recognised as stored before.", labels=("topic", "kind")
         )
@@ -169,7 +191,10 @@ class _StateCollector(Collector):
             written,
             damaged,
             remembered,
+            forgotten,
             duplicates,
+            producers,
+            forgotten_producers,
             CounterMetricFamily("cursus_syncs", "Disk syncs of segments since the start.", value=sync_count),
             CounterMetricFamily("cursus_sync_seconds", "Time spent in disk syncs since the start.", value=sync_seconds),
             GaugeMetricFamily("cursus_storage_segments", "Segment files of all partitions.", value=segments),
@@ -198,4 +223,9 @@ class _StateCollector(Collector):
                 lag.add_metric(labels, view.lag_records)
                 if view.committed is not None:
                     committed.add_metric(labels, view.committed.next_offset)
-        return [members, generation, committed, lag]
+        truncated = CounterMetricFamily(
+            "cursus_consumer_group_offsets_truncated",
+            "Committed offsets moved back to the end of a log that had lost what they stood for, since the start.",
+            value=self._coordinator.truncated_offsets,
+        )
+        return [members, generation, committed, lag, truncated]

@@ -4,110 +4,40 @@ Two rules, chosen by the request. *Strict*, for our own clients: sequences are c
 is a duplicate, everything else out of order is refused. *Windowed*, for legacy producers, which overtake themselves:
 every sequence number is stored at most once, gaps are allowed and may be filled later.
 
-The ledger is a pure value: decisions raise or return, `record` notes what was appended. It is rebuilt from batch
-headers when a log is opened (`restore`, then `record` for every later entry).
+The ledger is a pure value: decisions raise or return, `record` notes what was appended. It knows which producers have
+changed since it was last asked, so that only those are saved. It is rebuilt when a log is opened, from what was saved
+and from the headers of later batches (`restore`, then `record` for every entry that is not covered).
 """
 
 from __future__ import annotations
 
-import json
-from base64 import b64decode, b64encode
-from bisect import bisect_right
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
 
-from cursus_broker.errors import ProducerFenced, SequenceConflict, SequenceGap
-from cursus_broker.log.api import Batch, EntryHeader, Offset
+from cursus_broker.errors import ProducerFenced, ProducerForgotten, SequenceConflict, SequenceGap, SequenceTooOld
+from cursus_broker.log.api import Batch, EntryHeader
+from cursus_broker.metadata.model import StoredProducer
+from cursus_broker.publish.remembered import Remembered, StoredBatch
+from cursus_broker.publish.runs import Runs
 
 # Flags of stored entries, below the log's own bit.
 WINDOWED: Final = 0x0001  # The producer is judged by the windowed rule.
 EXPLICIT_SEQUENCES: Final = 0x0002  # Sequences stand in the records; with WINDOWED only.
-
-# A retry may be this many batches old and still be answered with its first offset. Clients keep fewer in flight.
-REMEMBERED_BATCHES: Final = 64
-
-# Runs of sequences a windowed producer may have seen apart from each other. Beyond it the lowest gap is given up.
-MAX_RUNS: Final = 1_000
+BY_CONTENT: Final = 0x0004  # One anonymous record whose content was remembered; `publish/recall.py` reads it back.
 
 # Producers a partition remembers; the one idle for longest is forgotten beyond it.
 MAX_PRODUCERS: Final = 10_000
 
 
-class StoredBatch(NamedTuple):
-    """A batch of a producer that was stored: where, and by which bytes to know it again."""
+class Cause(StrEnum):
+    """Why a producer was forgotten."""
 
-    first_sequence: int
-    record_count: int
-    base_offset: Offset
-    payload_crc: int
-    payload_bytes: int
-    append_time_ms: int
-
-    @property
-    def next_offset(self) -> Offset:
-        return Offset(self.base_offset + self.record_count)
-
-
-class Runs:
-    """A set of sequence numbers as sorted, disjoint, half-open runs."""
-
-    __slots__ = ("_ends", "_starts")
-
-    def __init__(self, runs: Iterable[tuple[int, int]] = ()) -> None:
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-        for start, end in runs:
-            self._starts.append(start)
-            self._ends.append(end)
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        return zip(self._starts, self._ends, strict=True)
-
-    def __contains__(self, number: int) -> bool:
-        index = bisect_right(self._starts, number) - 1
-        return index >= 0 and number < self._ends[index]
-
-    def overlaps(self, start: int, end: int) -> bool:
-        """Whether any number of [start, end) is in the set."""
-        index = bisect_right(self._starts, start) - 1
-        if index >= 0 and start < self._ends[index]:
-            return True
-        return index + 1 < len(self._starts) and self._starts[index + 1] < end
-
-    def covers(self, start: int, end: int) -> bool:
-        """Whether all numbers of [start, end) are in the set."""
-        index = bisect_right(self._starts, start) - 1
-        return index >= 0 and end <= self._ends[index]
-
-    def add(self, start: int, end: int) -> None:
-        """Add [start, end)."""
-        first = bisect_right(self._starts, start) - 1
-        if first < 0 or self._ends[first] < start:
-            first += 1
-        last = bisect_right(self._starts, end)
-        if first < last:
-            start = min(start, self._starts[first])
-            end = max(end, self._ends[last - 1])
-        self._starts[first:last] = [start]
-        self._ends[first:last] = [end]
-        if len(self._starts) > MAX_RUNS:
-            self._starts[0:2] = [self._starts[0]]
-            self._ends[0:2] = [self._ends[1]]
-
-    def clear(self) -> None:
-        self._starts.clear()
-        self._ends.clear()
-
-
-@dataclass(slots=True)
-class _Producer:
-    epoch: int
-    next_sequence: int = 0
-    seen: Runs = field(default_factory=Runs)
-    recent: deque[StoredBatch] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
-    last_ms: int = 0
+    IDLE = "idle"
+    CROWDED_OUT = "crowded_out"
+    RELEASED = "released"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,29 +75,48 @@ class ProducerLedger:
 
     def __init__(self) -> None:
         # Ordered by last use, so that the head is the one to forget.
-        self._producers: OrderedDict[bytes, _Producer] = OrderedDict()
+        self._producers: OrderedDict[bytes, Remembered] = OrderedDict()
+        self._changed: set[bytes] = set()
+        self.unsaved_removals = 0
+        """Producers forgotten since the changes were last taken."""
+        self.forgotten: Counter[Cause] = Counter()
+        """Since the log was opened, for metrics."""
+        self.is_whole = True
+        """Whether every producer that ever stored a batch in this log is known: nobody was forgotten."""
 
     def __len__(self) -> int:
         return len(self._producers)
 
+    def get(self, producer_id: bytes) -> Remembered | None:
+        return self._producers.get(producer_id)
+
+    # Judging
+
     def judge_strict(self, batch: Batch) -> Fresh | Repeated:
         """Whether a strictly numbered batch is new or a repetition.
 
-        The caller still compares the bytes of a repetition. Raises ProducerFenced, SequenceGap, SequenceConflict.
+        The caller still compares the bytes of a repetition. Raises ProducerFenced, ProducerForgotten, SequenceGap,
+        SequenceConflict, SequenceTooOld.
         """
         producer = self._producers.get(batch.producer_id)
         first = batch.first_sequence
-        if producer is None or batch.producer_epoch > producer.epoch:
+        if producer is None:
+            if first != 0:
+                raise ProducerForgotten(show_producer(batch.producer_id), first, never_known=self.is_whole)
+            return _FRESH
+        if batch.producer_epoch > producer.epoch:
             if first != 0:
                 raise SequenceGap(show_producer(batch.producer_id), 0, first)
             return _FRESH
         if batch.producer_epoch < producer.epoch:
             raise ProducerFenced(show_producer(batch.producer_id), batch.producer_epoch, producer.epoch)
-        if first == producer.next_sequence:
+        if first >= producer.next_sequence:
+            if producer.incomplete:
+                raise ProducerForgotten(show_producer(batch.producer_id), first, never_known=False)
+            if first > producer.next_sequence:
+                raise SequenceGap(show_producer(batch.producer_id), producer.next_sequence, first)
             return _FRESH
-        if first > producer.next_sequence:
-            raise SequenceGap(show_producer(batch.producer_id), producer.next_sequence, first)
-        return Repeated(self._find_repeated(producer, batch))
+        return Repeated(_find_repeated(producer, batch))
 
     def judge_windowed(self, batch: Batch, sequences: Sequence[int]) -> Verdict:
         """Which records of a windowed batch are new. `sequences` holds one number a record, or none if they run on
@@ -184,10 +133,10 @@ class ProducerLedger:
                 return _FRESH
             end = first + batch.record_count
             if not producer.seen.overlaps(max(first, 1), end):
-                self._refuse_old_epoch(producer, batch)
+                _refuse_old_epoch(producer, batch)
                 return _FRESH
             if first > 0 and producer.seen.covers(first, end):
-                return Repeated(_exact(producer, first, batch.record_count))
+                return Repeated(producer.find(first, batch.record_count))
             sequences = range(first, end)
         begins_session = _begins_session(producer, batch.producer_epoch, sequences)
         seen = producer.seen
@@ -200,125 +149,90 @@ class ProducerLedger:
                 fresh.append(index)
                 met.add(sequence)
         if not fresh:
-            return Repeated(_exact(producer, first, batch.record_count))
-        self._refuse_old_epoch(producer, batch)
+            return Repeated(producer.find(first, batch.record_count))
+        _refuse_old_epoch(producer, batch)
         return _FRESH if len(fresh) == len(sequences) else PartlyRepeated(fresh)
+
+    # Noting
 
     def record(self, header: EntryHeader, *, windowed: bool, sequences: Sequence[int] = ()) -> None:
         """Note a batch that was appended. `sequences` as for `judge_windowed`."""
-        producer = self._producers.get(header.producer_id)
-        first = sequences[0] if sequences else header.first_sequence
+        producer_id = header.producer_id
+        producer = self._producers.get(producer_id)
         if producer is None:
-            producer = self._producers[header.producer_id] = _Producer(header.producer_epoch)
+            producer = self._producers[producer_id] = Remembered(header.producer_epoch)
             if len(self._producers) > MAX_PRODUCERS:
-                self._producers.popitem(last=False)
+                self._forget(next(iter(self._producers)), Cause.CROWDED_OUT)
         else:
-            self._producers.move_to_end(header.producer_id)
-        if header.producer_epoch > producer.epoch:
-            producer.epoch = header.producer_epoch
-            if not windowed or first == 1:
-                producer.seen.clear()
-                producer.recent.clear()
-        producer.last_ms = header.append_time_ms
-        producer.recent.append(
-            StoredBatch(
-                first,
-                header.record_count,
-                header.base_offset,
-                header.payload_crc,
-                header.payload_bytes,
-                header.append_time_ms,
-            )
-        )
-        if not windowed:
-            producer.next_sequence = first + header.record_count
-        elif sequences:
-            for sequence in sequences:
-                producer.seen.add(sequence, sequence + 1)
-        else:
-            producer.seen.add(first, first + header.record_count)
+            self._producers.move_to_end(producer_id)
+        producer.note(header, windowed=windowed, sequences=sequences)
+        self._changed.add(producer_id)
 
-    def forget_idle(self, before_ms: int) -> int:
-        """Forget producers whose last batch is older. Answers how many."""
+    def forget_idle(self, before_ms: int, most: int) -> int:
+        """Forget at most so many producers whose last batch is older. Answers how many."""
         forgotten = 0
-        while self._producers:
+        while self._producers and forgotten < most:
             producer_id, producer = next(iter(self._producers.items()))
             if producer.last_ms >= before_ms:
                 break
-            del self._producers[producer_id]
+            self._forget(producer_id, Cause.IDLE)
             forgotten += 1
         return forgotten
 
-    def dump(self) -> bytes:
-        """The whole ledger for `restore`, as JSON."""
-        return json.dumps(
-            [
-                {
-                    "id": b64encode(producer_id).decode(),
-                    "epoch": producer.epoch,
-                    "next": producer.next_sequence,
-                    "last_ms": producer.last_ms,
-                    "seen": list(producer.seen),
-                    "recent": [
-                        (
-                            b.first_sequence,
-                            b.record_count,
-                            b.base_offset,
-                            b.payload_crc,
-                            b.payload_bytes,
-                            b.append_time_ms,
-                        )
-                        for b in producer.recent
-                    ],
-                }
-                for producer_id, producer in self._producers.items()
-            ]
-        ).encode()
+    def release(self, producer_id: bytes, epoch: int) -> bool:
+        """Forget a producer that is done, unless it has moved on to a higher epoch. Answers whether it was known."""
+        producer = self._producers.get(producer_id)
+        if producer is None or producer.epoch > epoch:
+            return False
+        self._forget(producer_id, Cause.RELEASED)
+        return True
 
-    @classmethod
-    def restore(cls, dumped: bytes) -> ProducerLedger:
-        """The ledger that `dump` wrote."""
-        ledger = cls()
-        for item in json.loads(dumped):
-            ledger._producers[b64decode(item["id"])] = _Producer(
-                epoch=item["epoch"],
-                next_sequence=item["next"],
-                seen=Runs((start, end) for start, end in item["seen"]),
-                recent=deque(
-                    (StoredBatch(f, n, Offset(o), crc, size, ms) for f, n, o, crc, size, ms in item["recent"]),
-                    maxlen=REMEMBERED_BATCHES,
-                ),
-                last_ms=item["last_ms"],
-            )
-        return ledger
+    def _forget(self, producer_id: bytes, cause: Cause) -> None:
+        del self._producers[producer_id]
+        self._changed.add(producer_id)
+        self.unsaved_removals += 1
+        self.forgotten[cause] += 1
+        self.is_whole = False
 
-    @staticmethod
-    def _find_repeated(producer: _Producer, batch: Batch) -> StoredBatch:
-        name, first = show_producer(batch.producer_id), batch.first_sequence
-        stored = _exact(producer, first, batch.record_count)
-        if stored is None:
-            oldest = producer.recent[0].first_sequence if producer.recent else producer.next_sequence
-            if first < oldest:
-                raise SequenceConflict(name, first, f"too old to be compared; the oldest remembered is {oldest}")
-            raise SequenceConflict(name, first, f"{batch.record_count} records do not match a stored batch's range")
-        if stored.payload_crc != batch.payload_crc or stored.payload_bytes != len(batch.payload):
-            raise SequenceConflict(name, first, "the bytes differ from the stored batch")
-        return stored
+    # Saving
 
-    @staticmethod
-    def _refuse_old_epoch(producer: _Producer, batch: Batch) -> None:
-        if batch.producer_epoch < producer.epoch:
-            raise ProducerFenced(show_producer(batch.producer_id), batch.producer_epoch, producer.epoch)
+    @property
+    def has_changes(self) -> bool:
+        return bool(self._changed)
+
+    def take_changes(self) -> set[bytes]:
+        """The producers that have changed, or were forgotten, since the last time. `put_back` if they are not saved."""
+        changed, self._changed = self._changed, set()
+        self.unsaved_removals = 0
+        return changed
+
+    def put_back(self, changed: Iterable[bytes]) -> None:
+        self._changed.update(changed)
+
+    def restore(self, row: StoredProducer) -> None:
+        """Know a producer as it was saved. To be called in the order of their last batches."""
+        self._producers[row.id] = Remembered.restored(row)
 
 
-def _exact(producer: _Producer, first_sequence: int, record_count: int) -> StoredBatch | None:
-    for stored in reversed(producer.recent):
-        if stored.first_sequence == first_sequence and stored.record_count == record_count:
-            return stored
-    return None
+def _find_repeated(producer: Remembered, batch: Batch) -> StoredBatch:
+    name, first, count = show_producer(batch.producer_id), batch.first_sequence, batch.record_count
+    stored = producer.find(first, count)
+    if stored is None:
+        # Batches do not overlap: one that reaches into the remembered range without being there was never stored.
+        if first + count <= producer.oldest_sequence:
+            raise SequenceTooOld(name, first, producer.next_sequence, producer.oldest_sequence)
+        raise SequenceConflict(name, first, f"{count} records do not match a stored batch's range")
+    if stored.payload_crc != batch.payload_crc or stored.payload_bytes != len(batch.payload):
+        raise SequenceConflict(name, first, "the bytes differ from the stored batch")
+    return stored
 
 
-def _begins_session(producer: _Producer, epoch: int, sequences: Iterable[int]) -> bool:
+def _refuse_old_epoch(producer: Remembered, batch: Batch) -> None:
+    if batch.producer_epoch < producer.epoch:
+        raise ProducerFenced(show_producer(batch.producer_id), batch.producer_epoch, producer.epoch)
+
+
+def _begins_session(producer: Remembered, epoch: int, sequences: Iterable[int]) -> bool:
     """Whether number 1 in a higher epoch starts the producer's numbers anew. Repetitions before it do not matter, but
     a new number before it has carried the session over into the epoch. `record` sees the same, because only the new
     records are stored: the first of them is then number 1.

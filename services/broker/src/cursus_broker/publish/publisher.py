@@ -8,25 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
-from cursus_broker.errors import CorruptRecordSet, SequenceConflict, TopicNotFound, WriteTimeout
+from cursus_broker.errors import SequenceConflict, TopicNotFound, WriteTimeout
 from cursus_broker.log.api import Batch, EntryHeader, Log, Offset
 from cursus_broker.publish.acks import Acks, Placed, Receipt, start_sync
 from cursus_broker.publish.dedup import Fingerprint
-from cursus_broker.publish.producers import PartlyRepeated, Repeated, StoredBatch, show_producer
-from cursus_broker.publish.submission import Deduplication, Submission, check, check_values, repack
+from cursus_broker.publish.producers import BY_CONTENT, PartlyRepeated, Repeated, show_producer
+from cursus_broker.publish.recall import Recall
+from cursus_broker.publish.remembered import StoredBatch
+from cursus_broker.publish.submission import (
+    Deduplication,
+    Submission,
+    check,
+    check_values,
+    repack,
+    takes_long_to_count,
+)
+from cursus_broker.publish.unpacking import MANY_RECORDS, InThread, Unpacker
 from cursus_broker.topics.partition import Partition
 from cursus_broker.topics.routing import route
 from cursus_broker.topics.topic import Topic
 from cursus_proto import codecs
-from cursus_proto import records as record_sets
+from cursus_proto.bounds import MIB, Bounds
 from cursus_proto.v1.records_pb2 import Record
-
-# Unpacking less than this takes less time than handing it to a thread and back.
-_UNPACK_IN_THREAD_BYTES: Final = 256 * 1024
+from cursus_service.budget import Budget
 
 Landed = tuple[Placed, Offset]
 """Where a part lies, and the offset up to which the log must be synced to keep it."""
@@ -40,6 +48,9 @@ class PublisherSettings:
     write_timeout_ms: int
     max_unsynced_bytes: int
     auto_create_topics: bool
+    max_batch_records: int = 1_000_000
+    max_unpacked_bytes: int = 128 * MIB
+    unpacking_bytes: int = 512 * MIB
 
 
 class Catalog(Protocol):
@@ -70,7 +81,7 @@ class Publisher:
         catalog: Catalog,
         settings: PublisherSettings,
         tally: Tally,
-        in_thread: Callable[[Callable[[], Sequence[Record]]], Awaitable[Sequence[Record]]],
+        in_thread: InThread,
         admit: Admit | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
@@ -78,6 +89,8 @@ class Publisher:
         self._settings = settings
         self._tally = tally
         self._in_thread = in_thread
+        within = Bounds(settings.max_unpacked_bytes, settings.max_batch_records)
+        self._unpacker = Unpacker(within, Budget(settings.unpacking_bytes), in_thread)
         self._admit = admit
         self._now_ms = now_ms
 
@@ -89,14 +102,15 @@ class Publisher:
         return receipt
 
     async def append(self, submission: Submission) -> Receipt:
-        """Append, and begin to wait for the disk if `acks` asks for it. Suspends only to create a topic, to unpack a
-        compressed set, to compare a repeated batch with the stored one, or while the partition's unsynced bytes
-        are at their bound.
+        """Append, and begin to wait for the disk if `acks` asks for it. Suspends only to create a topic, to count or
+        unpack a large set, to compare a repeated batch with the stored one, while the contents a topic remembers are
+        read back after a restart, or while the unpacked sets of all publishers or the partition's unsynced bytes are at
+        their bound.
         """
         if self._admit is not None:
             self._admit(submission)
         topic = await self._find_topic(submission.topic)
-        batch = check(submission, self._settings.max_batch_bytes)
+        batch = await self._check(submission)
         if submission.partition is None or self._must_look(topic, submission, batch):
             return await self._append_looking(topic, submission, batch)
         partition = topic.partition(submission.partition)
@@ -104,6 +118,12 @@ class Publisher:
             await self._wait_for_room(partition)
         placed, upto = await self._append_to(partition, submission, batch)
         return _receipt(submission.acks, [placed], [(partition.log, upto)])
+
+    async def _check(self, submission: Submission) -> Batch:
+        max_bytes, max_records = self._settings.max_batch_bytes, self._settings.max_batch_records
+        if takes_long_to_count(submission, max_records):
+            return await self._in_thread(lambda: check(submission, max_bytes, max_records))
+        return check(submission, max_bytes, max_records)
 
     async def _find_topic(self, name: str) -> Topic:
         try:
@@ -118,6 +138,8 @@ class Publisher:
         return (
             config.min_value_bytes is not None
             or config.max_value_bytes is not None
+            # The numbers in its records are what counts after a restart, so they have to be there.
+            or (bool(submission.sequences) and not codecs.is_plain(submission.codec))
             or _dedups_content(topic, submission, batch)
         )
 
@@ -132,6 +154,18 @@ class Publisher:
                 f" {partition.topic!r} wait for it, and did for {self._settings.write_timeout_ms} ms",
                 topic=partition.topic,
                 partition=partition.id,
+            ) from None
+
+    async def _wait_for_recall(self, topic: str, recall: Recall) -> None:
+        """Hold a message back until its topic knows again what it stored before the restart. Raises WriteTimeout."""
+        try:
+            async with asyncio.timeout(self._settings.write_timeout_ms / 1000):
+                await recall.finish(self._now_ms(), self._unpack_one)
+        except TimeoutError:
+            raise WriteTimeout(
+                f"the contents that topic {topic!r} remembers are still being read back after the restart, and were for"
+                f" {self._settings.write_timeout_ms} ms",
+                topic=topic,
             ) from None
 
     async def _append_to(self, partition: Partition, submission: Submission, batch: Batch) -> Landed:
@@ -155,10 +189,13 @@ class Publisher:
         if isinstance(verdict, PartlyRepeated):
             # Unpacking may suspend, so the verdict is taken again on the other side: a second copy of the batch may
             # have been appended meanwhile.
-            records = await self._unpack(batch)
-            verdict = partition.producers.judge_windowed(batch, submission.sequences)
-            if isinstance(verdict, PartlyRepeated):
-                return self._append_fresh_part(partition, submission, batch, records, verdict.fresh_indexes)
+            opened = await self._unpacker.open(batch)
+            try:
+                verdict = partition.producers.judge_windowed(batch, submission.sequences)
+                if isinstance(verdict, PartlyRepeated):
+                    return self._append_fresh_part(partition, submission, batch, opened.records, verdict.fresh_indexes)
+            finally:
+                opened.close()
         if isinstance(verdict, Repeated):
             return self._repeated(partition, batch, verdict.stored)
         header = partition.append(batch, self._now_ms())
@@ -196,19 +233,33 @@ class Publisher:
 
     async def _append_looking(self, topic: Topic, submission: Submission, batch: Batch) -> Receipt:
         """The slow path: the set has to be parsed to route, check or recognise it."""
-        records = await self._unpack(batch)
-        check_values(topic.config, records)
-        routed: dict[int, Sequence[int]] = (
-            route(topic, records) if submission.partition is None else {submission.partition: range(batch.record_count)}
-        )
-        partitions = {partition_id: topic.partition(partition_id) for partition_id in routed}
+        by_content = _dedups_content(topic, submission, batch)
+        if by_content:
+            batch = batch._replace(flags=batch.flags | BY_CONTENT)
+            if topic.recall is not None and not topic.recall.is_over:
+                # Before anything is unpacked: what is read back has to be unpacked too, and might wait for it.
+                await self._wait_for_recall(topic.name, topic.recall)
+        opened = await self._unpacker.open(batch)
+        try:
+            return await self._append_opened(topic, submission, batch, opened.records, by_content=by_content)
+        finally:
+            opened.close()
+
+    async def _append_opened(
+        self, topic: Topic, submission: Submission, batch: Batch, records: Sequence[Record], *, by_content: bool
+    ) -> Receipt:
+        def divide() -> dict[int, Batch]:
+            return _divide(topic, submission, batch, records)
+
+        parts = await self._in_thread(divide) if batch.record_count > MANY_RECORDS else divide()
+        partitions = {partition_id: topic.partition(partition_id) for partition_id in parts}
         for partition in partitions.values():
             if partition.log.unsynced_bytes > self._settings.max_unsynced_bytes:
                 await self._wait_for_room(partition)
 
         fingerprint = None
-        if _dedups_content(topic, submission, batch):
-            fingerprint = Fingerprint.of(records[0].value, records[0].SerializeToString(deterministic=True))
+        if by_content:
+            fingerprint = Fingerprint.of(records[0])
             first = topic.content.find(fingerprint, self._now_ms())
             if first is not None:
                 self._tally.duplicate(topic.name, "content", 1)
@@ -218,8 +269,7 @@ class Publisher:
 
         placed_parts: list[Placed] = []
         to_sync: list[tuple[Log, Offset]] = []
-        for partition_id, indexes in routed.items():
-            part = repack(batch, [records[index] for index in indexes]) if len(routed) > 1 else batch
+        for partition_id, part in parts.items():
             placed, upto = await self._append_to(partitions[partition_id], submission, part)
             placed_parts.append(placed)
             to_sync.append((partitions[partition_id].log, upto))
@@ -228,24 +278,25 @@ class Publisher:
             topic.content.remember(fingerprint, stored.partition, Offset(stored.base_offset), stored.append_time_ms)
         return _receipt(submission.acks, placed_parts, to_sync)
 
-    async def _unpack(self, batch: Batch) -> Sequence[Record]:
-        """The records, unpacked in a thread if they are compressed: a few bytes may unpack to very many. Raises
-        CorruptRecordSet.
-        """
-
-        def unpack() -> Sequence[Record]:
-            return record_sets.unpack(batch.payload, batch.codec)
-
-        large = len(batch.payload) > _UNPACK_IN_THREAD_BYTES and not codecs.is_plain(batch.codec)
-        try:
-            records = await self._in_thread(unpack) if large else unpack()
-        except record_sets.MalformedRecordSet as error:
-            raise CorruptRecordSet(f"the record set cannot be unpacked: {error}") from error
-        if len(records) != batch.record_count:
-            raise CorruptRecordSet(
-                f"the record set holds {len(records)} records, the request says {batch.record_count}"
-            )
+    async def _unpack_one(self, payload: bytes, codec: int) -> Sequence[Record]:
+        """The record of a stored set that was looked into before. Raises CorruptRecordSet."""
+        opened = await self._unpacker.open(Batch(payload, 1, 0, codec))
+        records = opened.records
+        opened.close()
         return records
+
+
+def _divide(topic: Topic, submission: Submission, batch: Batch, records: Sequence[Record]) -> dict[int, Batch]:
+    """What goes to which partition. Raises RecordTooSmall, RecordTooLarge."""
+    check_values(topic.config, records)
+    if submission.partition is not None:
+        return {submission.partition: batch}
+    routed = route(topic, records)
+    if len(routed) == 1:
+        return dict.fromkeys(routed, batch)
+    return {
+        partition_id: repack(batch, [records[index] for index in indexes]) for partition_id, indexes in routed.items()
+    }
 
 
 def _dedups_content(topic: Topic, submission: Submission, batch: Batch) -> bool:

@@ -10,6 +10,7 @@ from cursus_broker.errors import (
     CorruptRecordSet,
     InvalidRequest,
     PartitionRequired,
+    RecordSetTooLarge,
     RecordTooLarge,
     RecordTooSmall,
     UnknownCodec,
@@ -25,9 +26,6 @@ from cursus_proto.v1.records_pb2 import Record
 
 # A producer id has a 16-bit length on disk and on the legacy wire.
 MAX_PRODUCER_ID_BYTES: Final = 65_535
-
-# The contract counts records in 32 bits, but no set of at most 64 MiB holds more than this many.
-MAX_BATCH_RECORDS: Final = 50_000_000
 
 # Sequences are 64 bits; this leaves room to add a batch's records without overflow.
 MAX_SEQUENCE: Final = 2**62
@@ -63,7 +61,12 @@ class Submission(NamedTuple):
         return self.first_sequence != NO_SEQUENCE or bool(self.sequences)
 
 
-def check(submission: Submission, max_batch_bytes: int) -> Batch:
+def takes_long_to_count(submission: Submission, max_batch_records: int) -> bool:
+    """Whether counting the records of a plain set may mean to walk through them. A record takes two bytes at least."""
+    return len(submission.payload) > 2 * max_batch_records and codecs.is_plain(submission.codec)
+
+
+def check(submission: Submission, max_batch_bytes: int, max_batch_records: int) -> Batch:
     """The batch to append, with its records counted and its checksum taken. Raises what is wrong with it."""
     payload = submission.payload
     if len(payload) > max_batch_bytes:
@@ -82,7 +85,7 @@ def check(submission: Submission, max_batch_bytes: int) -> Batch:
         raise CorruptRecordSet(
             f"the record set has CRC32C {crc:#010x}, the request says {submission.payload_crc:#010x}"
         )
-    count = _counted(submission)
+    count = _counted(submission, max_batch_records)
     sequences = submission.sequences
     if sequences and len(sequences) != count:
         raise InvalidRequest(f"{len(sequences)} sequences for {count} records")
@@ -114,13 +117,13 @@ def repack(batch: Batch, records: Sequence[Record], sequences: Sequence[int] = (
 
 
 def check_values(config: TopicConfig, records: Sequence[Record]) -> None:
-    """Raises RecordTooSmall or RecordTooLarge by the topic's own limits."""
+    """Raises RecordTooSmall or RecordTooLarge by the topic's own limits. A null has no size to be judged."""
     low, high = config.min_value_bytes, config.max_value_bytes
     if low is None and high is None:
         return
     for index, record in enumerate(records):
         size = len(record.value)
-        if low is not None and size < low:
+        if low is not None and size < low and record.HasField("value"):
             raise RecordTooSmall(f"record {index} has a value of {size} bytes, this topic asks for {low}", index=index)
         if high is not None and size > high:
             raise RecordTooLarge(f"record {index} has a value of {size} bytes, this topic takes {high}", index=index)
@@ -152,13 +155,17 @@ def _check_producer(submission: Submission) -> None:
         raise InvalidRequest(f"epoch {submission.producer_epoch} is negative")
 
 
-def _counted(submission: Submission) -> int:
+def _counted(submission: Submission, most: int) -> int:
     claimed = submission.record_count
-    if not 0 <= claimed <= MAX_BATCH_RECORDS:
-        raise InvalidRequest(f"a record count of {claimed} is out of range", record_count=claimed)
+    if claimed < 0:
+        raise InvalidRequest(f"a record count of {claimed} is negative", record_count=claimed)
+    if claimed > most:
+        raise RecordSetTooLarge(f"the record set has {claimed} records, this broker takes {most}", limit=most)
     if codecs.is_plain(submission.codec):
         try:
-            count = record_sets.count(submission.payload)
+            count = record_sets.count(submission.payload, most)
+        except record_sets.RecordSetTooLarge as error:
+            raise RecordSetTooLarge(f"the record set has more than {most} records", limit=most) from error
         except record_sets.MalformedRecordSet as error:
             raise CorruptRecordSet(str(error)) from error
         if claimed not in (0, count):

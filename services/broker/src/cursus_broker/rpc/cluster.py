@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cursus_broker import __version__
+from cursus_broker.errors import PartitionDamaged
 from cursus_broker.topics.catalog import Catalog
+from cursus_broker.topics.partition import Partition
 from cursus_proto.v1 import cluster_service_pb2 as pb
 
 
@@ -44,8 +46,8 @@ class ClusterServicer:
                 name=topic.name,
                 topic_id=str(topic.id),
                 partitions=[
-                    pb.PartitionMetadata(partition=number, leader_id=me.broker_id, leader_epoch=0)
-                    for number in range(len(topic.partitions))
+                    pb.PartitionMetadata(partition=number, leader_id=me.broker_id, leader_epoch=_epoch(partition))
+                    for number, partition in enumerate(topic.partitions)
                 ],
             )
         return response
@@ -66,3 +68,8 @@ class ClusterServicer:
             disk_total_bytes=disk.total,
             log_bytes=sum(one.log.size_bytes for topic in topics for one in topic.healthy()),
         )
+
+
+def _epoch(partition: Partition | PartitionDamaged) -> int:
+    """0 for a log that could not be opened: it is in no epoch."""
+    return 0 if isinstance(partition, PartitionDamaged) else partition.leader_epoch

@@ -47,7 +47,8 @@ class ConsumeServicer:
             return
         start = first.start
         partition = self._catalog.topic(start.topic).partition(start.partition)
-        begin = (await resolve(partition, place_from_proto(start.start_at))).offset
+        epoch = start.leader_epoch if start.HasField("leader_epoch") else None
+        begin = (await resolve(partition, place_from_proto(start.start_at), epoch)).offset
         end: Offset | None = None
         match start.WhichOneof("until"):
             case "end_offset":
@@ -65,6 +66,7 @@ class ConsumeServicer:
                     earliest_offset=partition.earliest_offset,
                     next_offset=partition.next_offset,
                     end_offset=end,
+                    leader_epoch=partition.leader_epoch,
                 )
             ).SerializeToString()
         )

@@ -11,6 +11,7 @@ from cursus_broker.errors import InvalidRequest
 from cursus_broker.log.api import NO_SEQUENCE
 from cursus_broker.metadata.model import TopicPartition
 from cursus_broker.publish.acks import Acks, Receipt
+from cursus_broker.publish.remembered import Remembered
 from cursus_broker.publish.submission import Deduplication, Submission
 from cursus_broker.rpc.status import to_status
 from cursus_broker.topics.config import TopicConfig
@@ -98,6 +99,19 @@ def fill_receipt(response: publish_service_pb2.PublishResponse, receipt: Receipt
         )
 
 
+def fill_producer(message: publish_service_pb2.DescribedProducer, producer: Remembered | None) -> None:
+    """Into a message that has the producer's id."""
+    if producer is None:
+        return
+    message.known = True
+    message.epoch = producer.epoch
+    message.next_sequence = producer.next_sequence
+    message.last_append_time_ms = producer.last_ms
+    message.incomplete = producer.incomplete
+    if producer.checksum is not None and not producer.incomplete:
+        message.checksum = producer.checksum
+
+
 _EDGES = frozenset(int(edge) for edge in Edge)
 
 
@@ -114,7 +128,8 @@ def place_from_proto(spec: records_pb2.OffsetSpec) -> Place:
 
 
 def fetch_part_from_proto(part: consume_service_pb2.FetchPartition) -> FetchPart:
-    return FetchPart(part.topic, part.partition, part.offset, part.max_bytes)
+    epoch = part.leader_epoch if part.HasField("leader_epoch") else None
+    return FetchPart(part.topic, part.partition, part.offset, part.max_bytes, epoch)
 
 
 def fetched_to_proto(fetched: Fetched) -> opaque_pb2.FetchedPartition:
@@ -123,6 +138,7 @@ def fetched_to_proto(fetched: Fetched) -> opaque_pb2.FetchedPartition:
     if fetched.partition is not None:
         message.earliest_offset = fetched.partition.earliest_offset
         message.next_offset = fetched.partition.next_offset
+        message.leader_epoch = fetched.partition.leader_epoch
     if fetched.error is not None:
         message.error.CopyFrom(to_status(fetched.error))
     return message

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from cursus_broker.consume.fetch import resolve
+from cursus_broker.consume.fetch import LOOKED_UP_TOGETHER, resolve
 from cursus_broker.errors import CursusError, InvalidRequest
 from cursus_broker.groups.api import OffsetCommit
 from cursus_broker.groups.assignors import Strategy
@@ -21,6 +21,7 @@ from cursus_broker.groups.state import Fencing, GroupState
 from cursus_broker.groups.views import GroupSummary, MemberView, OffsetView
 from cursus_broker.log.api import Offset
 from cursus_broker.metadata.model import TopicPartition
+from cursus_broker.pace import Pace
 from cursus_broker.rpc.convert import partitions_to_proto, place_from_proto
 from cursus_broker.rpc.status import to_status
 from cursus_broker.topics.catalog import Catalog
@@ -111,7 +112,9 @@ class GroupServicer:
         asked = [TopicPartition(place.topic, place.partition) for place in request.partitions]
         committed = self._coordinator.fetch_offsets(request.group, asked or None)
         response = pb.FetchOffsetsResponse()
+        pace = Pace(LOOKED_UP_TOGETHER)
         for place in asked or sorted(committed):
+            await pace.took()
             found = committed.get(place)
             if found is None:
                 response.offsets.add(topic=place.topic, partition=place.partition)
@@ -122,6 +125,8 @@ class GroupServicer:
                     next_offset=found.next_offset,
                     metadata=found.metadata,
                     commit_time_ms=found.commit_time_ms,
+                    leader_epoch=found.leader_epoch,
+                    truncated_from=found.truncated_from,
                 )
         return response
 
@@ -142,6 +147,7 @@ class GroupServicer:
 
     async def reset_offsets(self, request: pb.ResetOffsetsRequest, _: str) -> pb.ResetOffsetsResponse:
         targets: dict[TopicPartition, int] = {}
+        pace = Pace(LOOKED_UP_TOGETHER)
         for reset in request.resets:
             topic = self._catalog.topic(reset.topic)
             place = place_from_proto(reset.to)
@@ -150,6 +156,7 @@ class GroupServicer:
                 if key in targets:
                     raise InvalidRequest(f"{key} is to be reset twice")
                 targets[key] = (await resolve(topic.partition(number), place)).offset
+                await pace.took()
         if not targets:
             raise InvalidRequest("name at least one topic to reset")
         changes = await self._coordinator.reset_offsets(request.group, targets, dry_run=request.dry_run)
@@ -170,6 +177,8 @@ class GroupServicer:
         if view.committed is not None:
             message.committed_offset = view.committed.next_offset
             message.metadata = view.committed.metadata
+            if view.committed.truncated_from is not None:
+                message.truncated_from = view.committed.truncated_from
         if view.lag_records:
             message.lag_seconds = await self._lag_seconds(place, view)
         return message
@@ -216,7 +225,12 @@ def join_request(
 
 def commits_from_proto(offsets: Sequence[pb.CommitOffset]) -> dict[TopicPartition, OffsetCommit]:
     """Raises InvalidRequest if a partition is there twice."""
-    commits = {TopicPartition(one.topic, one.partition): OffsetCommit(one.next_offset, one.metadata) for one in offsets}
+    commits = {
+        TopicPartition(one.topic, one.partition): OffsetCommit(
+            one.next_offset, one.metadata, one.leader_epoch if one.HasField("leader_epoch") else None
+        )
+        for one in offsets
+    }
     if len(commits) != len(offsets):
         raise InvalidRequest("a commit names each partition once")
     return commits

@@ -18,7 +18,7 @@ from grpc_status import rpc_status
 
 from cursus_broker.errors import CursusError, InvalidRequest, ShuttingDown, refusal_in
 from cursus_broker.rpc.status import internal_status, to_status
-from cursus_transport import Call, StreamLost
+from cursus_transport import Call, StreamLost, forget_frames
 
 _log = structlog.get_logger()
 
@@ -79,17 +79,17 @@ class Gate:
 
 
 class Undecodable:
-    """A request that is not the message its method takes. Stands in for it, because a deserializer that raises is
-    taken for a bug of ours.
+    """A request that is not the message its method takes, or too much of it. Stands in for it, because a deserializer
+    that raises is taken for a bug of ours.
     """
 
-    __slots__ = ("cause",)
+    __slots__ = ("_refusal",)
 
-    def __init__(self, cause: str) -> None:
-        self.cause = cause
+    def __init__(self, refusal: CursusError) -> None:
+        self._refusal = refusal
 
-    def refusal(self) -> InvalidRequest:
-        return InvalidRequest(f"the request cannot be decoded: {self.cause}")
+    def refusal(self) -> CursusError:
+        return self._refusal
 
 
 def decoder(decode: Callable[[bytes], Request]) -> Callable[[bytes], Request | Undecodable]:
@@ -99,7 +99,9 @@ def decoder(decode: Callable[[bytes], Request]) -> Callable[[bytes], Request | U
         try:
             return decode(data)
         except DecodeError as error:
-            return Undecodable(str(error))
+            return Undecodable(InvalidRequest(f"the request cannot be decoded: {error}"))
+        except CursusError as error:
+            return Undecodable(error)
 
     return decoded
 
@@ -140,6 +142,7 @@ def stream(
                 await _abort(context, to_status(refused))
             if _client_left(error):
                 _log.debug("rpc.left", method=method, peer=context.peer())
+                forget_frames(error)  # the transport does so with what it gets to see
                 return
             _log.exception("rpc.failed", method=method)
             await _abort(context, internal_status())

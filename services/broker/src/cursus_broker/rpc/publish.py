@@ -15,10 +15,11 @@ from google.rpc.status_pb2 import Status
 from cursus_broker.errors import CursusError, InvalidRequest, ShuttingDown
 from cursus_broker.publish.acks import Receipt
 from cursus_broker.publish.publisher import Publisher
-from cursus_broker.rpc.convert import fill_receipt, submission_from_proto
+from cursus_broker.rpc.convert import fill_producer, fill_receipt, submission_from_proto
 from cursus_broker.rpc.guard import Stream
 from cursus_broker.rpc.status import internal_status, to_status
 from cursus_broker.rpc.streams import Stopping, read_first, read_next
+from cursus_broker.topics.catalog import Catalog
 from cursus_proto.internal.v1 import opaque_pb2
 from cursus_proto.v1 import publish_service_pb2 as pb
 
@@ -37,12 +38,14 @@ class PublishServicer:
     def __init__(
         self,
         publisher: Publisher,
+        catalog: Catalog,
         window_bytes: int,
         max_batch_bytes: int,
         observe_latency: Callable[[float], None],
         stopping: Stopping,
     ) -> None:
         self._publisher = publisher
+        self._catalog = catalog
         self._stopping = stopping
         self._window_bytes = window_bytes
         self._max_batch_bytes = max_batch_bytes
@@ -55,6 +58,20 @@ class PublishServicer:
         response = pb.PublishResponse()
         fill_receipt(response, receipt)
         return response
+
+    async def describe_producers(self, request: pb.DescribeProducersRequest, _: str) -> pb.DescribeProducersResponse:
+        partition = self._catalog.partition(request.topic, request.partition)
+        found = await partition.describe_producers(request.producer_ids)
+        response = pb.DescribeProducersResponse()
+        for producer_id, producer in zip(request.producer_ids, found, strict=True):
+            fill_producer(response.producers.add(id=producer_id), producer)
+        return response
+
+    async def release_producers(self, request: pb.ReleaseProducersRequest, _: str) -> pb.ReleaseProducersResponse:
+        ledger = self._catalog.partition(request.topic, request.partition).producers
+        return pb.ReleaseProducersResponse(
+            released_count=sum(ledger.release(one.id, one.epoch) for one in request.producers)
+        )
 
     async def publish_stream(self, stream: Stream) -> None:
         if await read_first(stream, opaque_pb2.PublishStreamRequest, "open") is None:

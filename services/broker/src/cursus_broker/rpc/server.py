@@ -19,14 +19,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from cursus_broker.errors import StorageFailed
-from cursus_broker.rpc import guard
+from cursus_broker.rpc import guard, lists
 from cursus_broker.rpc.cluster import ClusterServicer
 from cursus_broker.rpc.consume import ConsumeServicer
 from cursus_broker.rpc.groups import GroupServicer
 from cursus_broker.rpc.publish import PublishServicer
 from cursus_broker.rpc.subscribe import SubscribeServicer
 from cursus_broker.rpc.topics import TopicServicer
-from cursus_broker.settings import GrpcSettings, TlsSettings
+from cursus_broker.settings import GrpcSettings, PublishSettings, TlsSettings
 from cursus_proto.internal.v1 import opaque_pb2
 from cursus_proto.v1 import (
     cluster_service_pb2,
@@ -35,7 +35,7 @@ from cursus_proto.v1 import (
     publish_service_pb2,
     topic_service_pb2,
 )
-from cursus_transport import Limits
+from cursus_transport import Budget, Limits
 from cursus_transport import Server as GrpcServer
 
 SERVICES: Final[tuple[ServiceDescriptor, ...]] = tuple(
@@ -82,8 +82,9 @@ class Servicers:
 class Server:
     """Serves the contract, health and reflection on one port."""
 
-    def __init__(self, settings: GrpcSettings, max_batch_bytes: int, calls: guard.OpenCalls) -> None:
-        self._server = GrpcServer(_limits(settings, max_batch_bytes))
+    def __init__(self, settings: GrpcSettings, publish: PublishSettings, calls: guard.OpenCalls) -> None:
+        self._server = GrpcServer(_limits(settings, publish.max_batch_bytes))
+        self._decoders = Decoders(settings.max_request_bytes, publish)
         self._calls = calls
         self._gate = guard.Gate()
         self._health = grpc_health.aio.HealthServicer()
@@ -105,7 +106,7 @@ class Server:
     async def start(self, servicers: Servicers) -> None:
         """Serve, and say so to health checks."""
         self._server.add_generic_rpc_handlers(
-            tuple(_handler(service, servicers, self._gate, self._calls) for service in SERVICES)
+            tuple(_handler(service, servicers, self._gate, self._calls, self._decoders) for service in SERVICES)
         )
         await self._server.start()
         for name in ("", *(service.full_name for service in SERVICES)):
@@ -118,8 +119,23 @@ class Server:
         await self._server.stop(_LAST_CALLS_S)
 
 
+class Decoders:
+    """How requests are parsed, each within its bounds."""
+
+    def __init__(self, max_request_bytes: int, publish: PublishSettings) -> None:
+        self._max_request_bytes = max_request_bytes
+        self._max_publish_bytes = publish.max_batch_bytes + _ENVELOPE_BYTES
+        self._max_records = publish.max_batch_records
+
+    def of(self, message: Descriptor) -> Callable[[bytes], Any]:
+        opaque = OPAQUE_REQUESTS.get(message.full_name)
+        if opaque is not None:
+            return guard.decoder(lists.decoder(opaque, self._max_publish_bytes, self._max_records))
+        return guard.decoder(lists.decoder(GetMessageClass(message), self._max_request_bytes, self._max_records))
+
+
 def _handler(
-    service: ServiceDescriptor, servicers: Servicers, gate: guard.Gate, calls: guard.OpenCalls
+    service: ServiceDescriptor, servicers: Servicers, gate: guard.Gate, calls: guard.OpenCalls, decoders: Decoders
 ) -> grpc.GenericRpcHandler:
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for method in service.methods:
@@ -128,13 +144,13 @@ def _handler(
         if method.client_streaming:
             handlers[method.name] = grpc.stream_stream_rpc_method_handler(
                 guard.stream(name, serve, gate, calls),
-                request_deserializer=_deserializer(method.input_type),
+                request_deserializer=decoders.of(method.input_type),
                 response_serializer=_serializer(method.output_type),
             )
         else:
             handlers[method.name] = grpc.unary_unary_rpc_method_handler(
                 guard.unary(name, serve, gate),
-                request_deserializer=_deserializer(method.input_type),
+                request_deserializer=decoders.of(method.input_type),
                 response_serializer=_serializer(method.output_type),
             )
     return grpc.method_handlers_generic_handler(service.full_name, handlers)
@@ -154,11 +170,6 @@ def _find(servicers: Servicers, service: str, method: str) -> Callable[..., Awai
     return found
 
 
-def _deserializer(message: Descriptor) -> Callable[[bytes], Any]:
-    view = OPAQUE_REQUESTS.get(message.full_name) or GetMessageClass(message)
-    return guard.decoder(view.FromString)
-
-
 def _serializer(message: Descriptor) -> Callable[[Any], bytes] | None:
     """None hands the bytes through."""
     return None if message.full_name in ENCODED_RESPONSES else GetMessageClass(message).SerializeToString
@@ -168,6 +179,7 @@ def _limits(settings: GrpcSettings, max_batch_bytes: int) -> Limits:
     return Limits(
         max_message_bytes=max_batch_bytes + _ENVELOPE_BYTES,
         max_streams=settings.max_streams_per_connection,
+        inflated=Budget(settings.max_inflated_bytes),
         keepalive_s=settings.keepalive_ms / 1000,
         keepalive_timeout_s=settings.keepalive_timeout_ms / 1000,
         min_ping_interval_s=settings.client_ping_interval_ms / 1000,

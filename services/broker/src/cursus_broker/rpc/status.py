@@ -23,16 +23,22 @@ CODES: Final[dict[type[errors.CursusError], StatusCode]] = {
     errors.CorruptRecordSet: StatusCode.INVALID_ARGUMENT,
     errors.RecordTooLarge: StatusCode.INVALID_ARGUMENT,
     errors.RecordTooSmall: StatusCode.INVALID_ARGUMENT,
+    errors.RecordSetTooLarge: StatusCode.INVALID_ARGUMENT,
+    errors.RequestTooLarge: StatusCode.INVALID_ARGUMENT,
+    errors.TooManyItems: StatusCode.INVALID_ARGUMENT,
     errors.TopicNotFound: StatusCode.NOT_FOUND,
     errors.PartitionNotFound: StatusCode.NOT_FOUND,
     errors.GroupNotFound: StatusCode.NOT_FOUND,
     errors.MemberNotFound: StatusCode.NOT_FOUND,
     errors.TopicExists: StatusCode.ALREADY_EXISTS,
     errors.OffsetOutOfRange: StatusCode.OUT_OF_RANGE,
+    errors.LogTruncated: StatusCode.OUT_OF_RANGE,
     errors.NotLeader: StatusCode.FAILED_PRECONDITION,
     errors.ProducerFenced: StatusCode.FAILED_PRECONDITION,
+    errors.ProducerForgotten: StatusCode.FAILED_PRECONDITION,
     errors.SequenceGap: StatusCode.FAILED_PRECONDITION,
     errors.SequenceConflict: StatusCode.FAILED_PRECONDITION,
+    errors.SequenceTooOld: StatusCode.FAILED_PRECONDITION,
     errors.GenerationMismatch: StatusCode.FAILED_PRECONDITION,
     errors.NotOwner: StatusCode.FAILED_PRECONDITION,
     errors.MemberFenced: StatusCode.FAILED_PRECONDITION,
@@ -47,12 +53,21 @@ CODES: Final[dict[type[errors.CursusError], StatusCode]] = {
 }
 
 
+# A refusal repeats what it refuses, and that may be a name of megabytes.
+_LONGEST_TEXT: Final = 1_000
+
+
 def to_status(error: errors.CursusError) -> Status:
     """The error as google.rpc.Status with its ErrorInfo."""
     info = AnyMessage()
-    info.Pack(ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata))
+    metadata = {key: _shown(value) for key, value in error.metadata.items()}
+    info.Pack(ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata))
     code: int = CODES[type(error)].value[0]
-    return Status(code=code, message=str(error), details=[info])
+    return Status(code=code, message=_shown(str(error)), details=[info])
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
 
 
 def internal_status() -> Status:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from cursus_broker.consume.credit import Credit
 from cursus_broker.consume.fetch import Edge
-from cursus_broker.consume.subscription import Registry, Subscription
+from cursus_broker.consume.subscription import Reading, Registry, Subscription
 from cursus_broker.errors import CursusError, InvalidRequest, MemberNotFound
 from cursus_broker.groups.coordinator import GroupCoordinator
 from cursus_broker.groups.members import JoinRequest
 from cursus_broker.groups.state import Assignment
-from cursus_broker.log.api import Entry, Offset
+from cursus_broker.log.api import Entry
 from cursus_broker.metadata.model import TopicPartition
 from cursus_broker.rpc.convert import partitions_to_proto, place_from_proto
 from cursus_broker.rpc.groups import commits_from_proto, join_request, results_to_proto
@@ -25,6 +26,11 @@ from cursus_broker.topics.partition import Partition
 from cursus_proto.v1 import consume_service_pb2 as pb
 from cursus_proto.v1.consume_service_pb2 import SubscribeRequest, SubscribeStart
 
+# Commits and acknowledgements that wait for their turn, so that grants behind them need not wait for the disk. When
+# there are more, or a large one, the stream is not read.
+_MAX_ORDERS: Final = 16
+_LARGE_ORDER_BYTES: Final = 64 * 1024
+
 
 class _StreamOutbox:
     """Puts a member's messages on its stream, one at a time: gRPC does not take two writes at once."""
@@ -34,13 +40,19 @@ class _StreamOutbox:
         self._turn = asyncio.Lock()
 
     async def assignment(
-        self, assignment: Assignment, starts: Mapping[TopicPartition, Offset], revoked: Sequence[TopicPartition]
+        self, assignment: Assignment, readings: Mapping[TopicPartition, Reading], revoked: Sequence[TopicPartition]
     ) -> None:
         message = pb.SubscribeAssignment(
             generation=assignment.generation,
             partitions=[
-                pb.AssignedPartition(topic=place.topic, partition=place.partition, start_offset=start)
-                for place, start in sorted(starts.items())
+                pb.AssignedPartition(
+                    topic=place.topic,
+                    partition=place.partition,
+                    start_offset=readings[place].offset,
+                    leader_epoch=readings[place].partition.leader_epoch,
+                    truncated_from=readings[place].truncated_from,
+                )
+                for place in sorted(readings)
             ],
             revoked=partitions_to_proto(revoked),
             complete=assignment.complete,
@@ -123,8 +135,17 @@ class SubscribeServicer:
                 tasks.create_task(subscription.until_superseded(), name="subscription-superseded"),
                 tasks.create_task(self._stopping.refuse(), name="subscription-stopping"),
             ]
+            orders: asyncio.Queue[SubscribeRequest] = asyncio.Queue(_MAX_ORDERS)
+            parts.append(tasks.create_task(_serve_in_order(orders, subscription, outbox), name="subscription-orders"))
             while (request := await read_next(stream, SubscribeRequest)) is not None:
-                await _serve(request, subscription, credit, outbox)
+                if request.WhichOneof("request") == "grant":
+                    credit.grant(request.grant.records, request.grant.bytes)
+                    continue
+                await orders.put(request)
+                if request.ByteSize() > _LARGE_ORDER_BYTES:
+                    await orders.join()
+            # Leaving must not overtake a commit either.
+            await orders.join()
             for part in parts:
                 part.cancel()
 
@@ -135,10 +156,18 @@ class SubscribeServicer:
             return  # LeaveGroup, or the loss of its session, came first
 
 
-async def _serve(request: SubscribeRequest, subscription: Subscription, credit: Credit, outbox: _StreamOutbox) -> None:
+async def _serve_in_order(
+    orders: asyncio.Queue[SubscribeRequest], subscription: Subscription, outbox: _StreamOutbox
+) -> None:
+    """One after the other: an acknowledgement that overtook the commit before it would hand the partition over while
+    the next owner still finds the older offset. Runs until cancelled."""
+    while True:
+        await _serve(await orders.get(), subscription, outbox)
+        orders.task_done()
+
+
+async def _serve(request: SubscribeRequest, subscription: Subscription, outbox: _StreamOutbox) -> None:
     match request.WhichOneof("request"):
-        case "grant":
-            credit.grant(request.grant.records, request.grant.bytes)
         case "assignment_ack":
             await subscription.acknowledge(request.assignment_ack.generation)
         case "commit":

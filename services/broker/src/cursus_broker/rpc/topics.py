@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from cursus_broker.consume.fetch import resolve
+from cursus_broker.consume.fetch import LOOKED_UP_TOGETHER, resolve
 from cursus_broker.errors import InvalidRequest, PartitionDamaged
 from cursus_broker.log.api import Offset
+from cursus_broker.pace import Pace
 from cursus_broker.rpc.convert import config_from_proto, place_from_proto, topic_to_proto
 from cursus_broker.topics.catalog import Catalog
 from cursus_broker.topics.partition import Partition
@@ -47,7 +48,9 @@ class TopicServicer:
         topic = self._catalog.topic(request.topic)
         place = place_from_proto(request.at)
         response = pb.ListOffsetsResponse()
+        pace = Pace(LOOKED_UP_TOGETHER)
         for partition_id in request.partitions or range(len(topic.partitions)):
+            await pace.took()
             partition = topic.partition(partition_id)
             found = await resolve(partition, place)
             response.offsets.add(
@@ -56,6 +59,8 @@ class TopicServicer:
                 append_time_ms=found.append_time_ms if found.append_time_ms >= 0 else None,
                 earliest_offset=partition.earliest_offset,
                 next_offset=partition.next_offset,
+                leader_epoch=partition.leader_epoch,
+                synced_offset=partition.log.synced_offset,
             )
         return response
 
@@ -65,8 +70,12 @@ class TopicServicer:
         for part in request.partitions:
             if part.before_offset < 0:
                 raise InvalidRequest(f"offset {part.before_offset} is negative", offset=part.before_offset)
+        if len({part.partition for part in request.partitions}) < len(request.partitions):
+            raise InvalidRequest("a deletion names each partition once")
+        pace = Pace(LOOKED_UP_TOGETHER)
         for part in request.partitions:
-            earliest = await topic.partition(part.partition).log.trim(Offset(part.before_offset))
+            await pace.took()
+            earliest = await self._catalog.trim(topic, part.partition, Offset(part.before_offset))
             response.partitions.add(partition=part.partition, earliest_offset=earliest)
         return response
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TypeVar
 
 import structlog
 
-from cursus_broker.consume.tail import Tail, TailBudget
+from cursus_broker.consume.tail import TailBudget
 from cursus_broker.errors import (
     CursusError,
     InvalidPartitionCount,
@@ -28,20 +28,22 @@ from cursus_broker.errors import (
     TopicExists,
     TopicNotFound,
 )
-from cursus_broker.log.api import Engine, Recovered, RetentionPolicy
-from cursus_broker.metadata.model import Snapshot, StoredLedger, StoredTopic, TopicPartition
+from cursus_broker.log.api import Engine, Offset, RetentionPolicy
+from cursus_broker.metadata.model import Snapshot, StoredTopic
 from cursus_broker.metadata.store import MetadataStore
-from cursus_broker.publish.dedup import ContentWindow
-from cursus_broker.publish.replay import rebuild_ledger
+from cursus_broker.pace import Pace
+from cursus_broker.publish.dedup import ContentLimits, ContentMemory
+from cursus_broker.publish.recall import Recall
 from cursus_broker.topics.config import UNLIMITED, TopicConfig
+from cursus_broker.topics.ledgers import Ledgers
 from cursus_broker.topics.names import check_topic_name
+from cursus_broker.topics.opening import Opener, configure
 from cursus_broker.topics.partition import Partition
 from cursus_broker.topics.topic import Topic
 
-log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
-# Logs opened side by side at start: enough to keep the engine's threads busy.
-_OPEN_AT_ONCE: Final = 16
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,7 @@ class CatalogSettings:
     retention_bytes: int
     tail_records: int
     tail_bytes: int
-    dedup_window_ms: int
-    dedup_max_entries: int
+    content: ContentLimits
 
 
 class Catalog:
@@ -76,7 +77,11 @@ class Catalog:
         self._topics: dict[str, Topic] = {}
         self._partition_count = 0
         self._tails = TailBudget(settings.tail_bytes)
+        self._content = ContentMemory(settings.content)
+        self._opener = Opener(engine, store, self._tails, settings.tail_records)
+        self._ledgers = Ledgers(store)
         self._changing = asyncio.Lock()
+        self._changes: set[asyncio.Task[object]] = set()
         self._listeners: list[Callable[[], None]] = []
 
     # Looking
@@ -99,6 +104,10 @@ class Catalog:
         """None if there is no such topic."""
         known = self._topics.get(topic)
         return None if known is None else len(known.partitions)
+
+    def partition(self, topic: str, partition: int) -> Partition:
+        """Raises TopicNotFound, PartitionNotFound, PartitionDamaged."""
+        return self.topic(topic).partition(partition)
 
     @property
     def total_partitions(self) -> int:
@@ -127,18 +136,21 @@ class Catalog:
         check_topic_name(name)
         partition_count = self._checked_count(partition_count or self._settings.default_partitions)
         config.validate()
+        return await self._whole(self._create(name, partition_count, config))
+
+    async def _create(self, name: str, partition_count: int, config: TopicConfig) -> Topic:
         async with self._changing:
             if name in self._topics:
                 raise TopicExists(name)
             self._check_room(partition_count)
             stored = StoredTopic(name, uuid.uuid4(), partition_count, config.to_json(), self._now_ms())
             try:
-                partitions = await self._open_partitions(name, range(partition_count), config)
-                await self._store.put_topic(stored)
+                partitions, epochs = await self._opener.make(name, range(partition_count), config)
+                await self._store.put_topic(stored, epochs)
             except CursusError:
                 await self._engine.delete(name)
                 raise
-            topic = self._admit(stored, config, partitions)
+            topic = self._admit(stored, config, partitions, is_new=True)
             log.info("topic.created", topic=name, partitions=partition_count)
         self._changed()
         return topic
@@ -154,19 +166,28 @@ class Catalog:
 
     async def delete(self, name: str) -> None:
         """Delete a topic with its data; its readers are told. Raises TopicNotFound, StorageFailed."""
+        await self._whole(self._delete(name))
+
+    async def _delete(self, name: str) -> None:
         async with self._changing:
             topic = self.topic(name)
             del self._topics[name]
             self._partition_count -= len(topic.partitions)
             for partition in topic.healthy():
                 partition.tail.close(TopicNotFound(name))
-            await self._store.delete_topic(name)
-            await self._engine.delete(name)
+            try:
+                await self._store.delete_topic(name)
+                await self._engine.delete(name)
+            finally:
+                await self._forget_content(topic)
             log.info("topic.deleted", topic=name)
         self._changed()
 
     async def update(self, name: str, update: TopicConfig, reset_fields: Sequence[str]) -> Topic:
         """Change a topic's configuration. Raises TopicNotFound, InvalidTopicConfig, StorageFailed."""
+        return await self._whole(self._update(name, update, reset_fields))
+
+    async def _update(self, name: str, update: TopicConfig, reset_fields: Sequence[str]) -> Topic:
         async with self._changing:
             topic = self.topic(name)
             config = topic.config.without(reset_fields).merged(update)
@@ -174,12 +195,18 @@ class Catalog:
             await self._store.put_topic(_stored(topic, config, len(topic.partitions)))
             topic.config = config
             for partition in topic.healthy():
-                _configure(partition, config)
+                configure(partition, config)
             log.info("topic.updated", topic=name)
             return topic
 
     async def add_partitions(self, name: str, partition_count: int) -> Topic:
-        """Raise the number of partitions. Raises TopicNotFound, InvalidPartitionCount, ResourceLimit, StorageFailed."""
+        """Raise the number of partitions.
+
+        Raises TopicNotFound, InvalidPartitionCount, ResourceLimit, StorageFailed; PartitionDamaged if none can be read.
+        """
+        return await self._whole(self._add_partitions(name, partition_count))
+
+    async def _add_partitions(self, name: str, partition_count: int) -> Topic:
         async with self._changing:
             topic = self.topic(name)
             present = len(topic.partitions)
@@ -191,8 +218,15 @@ class Catalog:
             if partition_count == present:
                 return topic
             self._check_room(partition_count - present)
-            added = await self._open_partitions(name, range(present, partition_count), topic.config)
-            await self._store.put_topic(_stored(topic, topic.config, partition_count))
+            if not topic.healthy():
+                # Maybe the topic's volume is not mounted: nothing is to be made in its place.
+                topic.partition(0)
+            try:
+                added, epochs = await self._opener.make(name, range(present, partition_count), topic.config)
+                await self._store.put_topic(_stored(topic, topic.config, partition_count), epochs)
+            except CursusError:
+                await self._engine.release(name, range(present, partition_count))
+                raise
             topic.partitions.extend(added)
             self._partition_count += len(added)
             log.info("topic.partitions_added", topic=name, partitions=partition_count)
@@ -211,17 +245,10 @@ class Catalog:
         for name in sorted(await self._engine.directories() - known):
             moved_to = await self._engine.set_aside(name)
             log.warning("topic.orphan_set_aside", directory=name, moved_to=moved_to)
-        gate = asyncio.Semaphore(_OPEN_AT_ONCE)
-
-        async def open_topic(stored: StoredTopic) -> None:
-            async with gate:
-                config = TopicConfig.from_json(stored.config_json)
-                partitions = await self._open_partitions(stored.name, range(stored.partitions), config)
-                self._admit(stored, config, partitions)
-
-        async with asyncio.TaskGroup() as tasks:
-            for stored in snapshot.topics:
-                tasks.create_task(open_topic(stored))
+        opened = await self._opener.open(snapshot)
+        for stored in snapshot.topics:
+            config, partitions = opened[stored.name]
+            self._admit(stored, config, partitions)
 
     def end_waits(self) -> None:
         """Let nobody wait for records any more: the broker is about to stop."""
@@ -233,7 +260,15 @@ class Catalog:
         """End the waits, remember the producers, forget the topics. Publishing must have stopped."""
         async with self._changing:
             self.end_waits()
-            await self.save_ledgers(min_appended_bytes=1)
+            for topic in self._topics.values():
+                if topic.recall is not None:
+                    await topic.recall.cancel()
+            await self._ledgers.save(
+                (topic.id, partition)
+                for topic in self._topics.values()
+                for partition in topic.healthy()
+                if partition.is_ledger_behind
+            )
             self._topics.clear()
 
     # Maintenance
@@ -260,36 +295,58 @@ class Catalog:
                         bytes=retained.removed_bytes,
                         earliest_offset=retained.earliest_offset,
                     )
+                    if partition.ledger_upto < retained.earliest_offset:
+                        await self._ledgers.save([(topic.id, partition)])
 
-    def clean_content(self) -> int:
-        """Forget the content that fell out of its window. Answers how many entries went."""
-        now_ms = self._now_ms()
-        return sum(topic.content.clean(now_ms) for topic in self._topics.values())
+    async def trim(self, topic: Topic, partition_id: int, before: Offset) -> Offset:
+        """Delete a partition's records below `before`, and answer the new earliest offset.
 
-    def forget_producers(self, idle_ms: int) -> int:
-        """Forget producers that have been idle for so long. Answers how many."""
-        before_ms = self._now_ms() - idle_ms
-        return sum(one.producers.forget_idle(before_ms) for topic in self._topics.values() for one in topic.healthy())
-
-    async def save_ledgers(self, min_appended_bytes: int) -> None:
-        """Remember what partitions know of their producers, where much was appended since the last time, so that the
-        next start need not read all headers.
+        Raises PartitionNotFound, PartitionDamaged, OffsetOutOfRange, StorageFailed.
         """
-        writes = []
-        for topic in self.topics():
+        partition = topic.partition(partition_id)
+        if partition.ledger_upto < before:
+            # Their headers are what a start would learn of the producers from.
+            await self._ledgers.save([(topic.id, partition)])
+        return await partition.log.trim(before)
+
+    async def clean_content(self) -> int:
+        """Forget the content that fell out of its window. Answers how many entries went."""
+        return await self._content.clean(self._now_ms(), Pace())
+
+    async def forget_producers(self, idle_ms: int) -> int:
+        """Forget producers that have been idle for so long. Answers how many."""
+        before_ms, pace, forgotten = self._now_ms() - idle_ms, Pace(), 0
+        for topic in list(self._topics.values()):
             for partition in topic.healthy():
-                if (upto := partition.ledger_due(min_appended_bytes)) is None:
-                    continue
-                ledger = StoredLedger(upto, partition.producers.dump())
-                # Synced first: a ledger must never describe batches that power loss takes back.
-                try:
-                    await partition.log.sync(upto)
-                    writes.append(self._store.put_ledger(TopicPartition(topic.name, partition.id), ledger))
-                except CursusError as error:
-                    log.warning("ledger.not_saved", topic=topic.name, partition=partition.id, cause=str(error))
-        await asyncio.gather(*writes)
+                await pace.took()
+                while taken := partition.producers.forget_idle(before_ms, pace.left):
+                    forgotten += taken
+                    await pace.took(taken)
+        return forgotten
+
+    async def save_ledgers(self, min_appended_bytes: int, min_forgotten: int) -> None:
+        """Remember what partitions know of their producers, where much has happened since the last time."""
+        await self._ledgers.save(
+            (topic.id, partition)
+            for topic in self._topics.values()
+            for partition in topic.healthy()
+            if partition.is_ledger_due(min_appended_bytes, min_forgotten)
+        )
 
     # Inside
+
+    async def _whole(self, change: Coroutine[object, object, T]) -> T:
+        """Finish a change also when whoever asked for it has left: half of it, in the metadata or on disk, would not
+        match what is in memory."""
+        task = asyncio.create_task(change, name="topic-change")
+        self._changes.add(task)
+        task.add_done_callback(self._change_done)
+        return await asyncio.shield(task)
+
+    def _change_done(self, task: asyncio.Task[T]) -> None:
+        self._changes.discard(task)
+        if not task.cancelled():
+            task.exception()  # for whoever waits; nobody may
 
     def _checked_count(self, partition_count: int) -> int:
         if not 1 <= partition_count <= self._settings.max_topic_partitions:
@@ -311,34 +368,25 @@ class Catalog:
         for listener in self._listeners:
             listener()
 
-    def _admit(self, stored: StoredTopic, config: TopicConfig, partitions: list[Partition | PartitionDamaged]) -> Topic:
-        content = ContentWindow(self._settings.dedup_window_ms, self._settings.dedup_max_entries)
-        topic = Topic(stored.name, stored.id, config, stored.created_ms, partitions, content)
+    async def _forget_content(self, topic: Topic) -> None:
+        if topic.recall is not None:
+            await topic.recall.cancel()
+        await self._content.drop(topic.content, Pace())
+
+    def _admit(
+        self,
+        stored: StoredTopic,
+        config: TopicConfig,
+        partitions: list[Partition | PartitionDamaged],
+        *,
+        is_new: bool = False,
+    ) -> Topic:
+        topic = Topic(stored.name, stored.id, config, stored.created_ms, partitions, self._content.open())
+        if not is_new:
+            topic.recall = Recall(stored.name, topic.content, [(one.id, one.log) for one in topic.healthy()])
         self._topics[stored.name] = topic
         self._partition_count += len(partitions)
         return topic
-
-    async def _open_partitions(
-        self, topic: str, partition_ids: range, config: TopicConfig
-    ) -> list[Partition | PartitionDamaged]:
-        return [await self._open_partition(topic, partition_id, config) for partition_id in partition_ids]
-
-    async def _open_partition(self, topic: str, partition_id: int, config: TopicConfig) -> Partition | PartitionDamaged:
-        place = TopicPartition(topic, partition_id)
-        try:
-            opened, recovered = await self._engine.open(topic, partition_id)
-            _report(place, recovered)
-            stored = await self._store.load_ledger(place)
-            ledger = await rebuild_ledger(opened, stored)
-        except PartitionDamaged as damage:
-            log.error("partition.damaged", topic=topic, partition=partition_id, **damage.metadata)
-            return damage
-        if stored is not None and stored.upto_offset > opened.next_offset:
-            await self._store.put_ledger(place, StoredLedger(opened.next_offset, ledger.dump()))
-        tail = Tail(self._tails, self._settings.tail_records, opened.next_offset)
-        partition = Partition(topic, partition_id, opened, tail, ledger)
-        _configure(partition, config)
-        return partition
 
 
 async def refuse_lost_metadata(database: Path, engine: Engine) -> None:
@@ -353,10 +401,6 @@ async def refuse_lost_metadata(database: Path, engine: Engine) -> None:
         )
 
 
-def _configure(partition: Partition, config: TopicConfig) -> None:
-    partition.log.configure(segment_bytes=config.segment_bytes, segment_ms=config.segment_ms)
-
-
 def _stored(topic: Topic, config: TopicConfig, partition_count: int) -> StoredTopic:
     return StoredTopic(topic.name, topic.id, partition_count, config.to_json(), topic.created_ms)
 
@@ -365,26 +409,3 @@ def _limit(own: int | None, default: int) -> int | None:
     """A retention limit of the log's policy: the topic's own, else the broker's; None for no limit."""
     value = default if own is None else own
     return None if value == UNLIMITED else value
-
-
-def _report(place: TopicPartition, recovered: Recovered) -> None:
-    """Tell what opening a log had to repair."""
-    if recovered.cut is not None:
-        log.warning(
-            "log.recovery.cut",
-            topic=place.topic,
-            partition=place.partition,
-            segment=recovered.cut.file,
-            position=recovered.cut.position,
-            cut_bytes=recovered.cut.bytes,
-            set_aside=list(recovered.cut.set_aside),
-            next_offset=recovered.cut.offset,
-            cause=recovered.cut.cause,
-        )
-    elif recovered.rebuilt_indexes:
-        log.info(
-            "log.recovery.indexes_rebuilt",
-            topic=place.topic,
-            partition=place.partition,
-            count=recovered.rebuilt_indexes,
-        )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cursus_broker.consume.tail import Tail
-from cursus_broker.errors import OffsetOutOfRange
+from cursus_broker.errors import LogTruncated, OffsetOutOfRange
 from cursus_broker.log.api import MANY_RECORDS, Batch, Entry, EntryHeader, Log, Offset
 from cursus_broker.publish.producers import ProducerLedger
+from cursus_broker.publish.remembered import Remembered
 
 
 class Partition:
@@ -15,16 +18,26 @@ class Partition:
     publishers see one order and readers never see half of it.
     """
 
-    __slots__ = ("_last_append_ms", "_ledger_saved_at_bytes", "id", "log", "producers", "tail", "topic")
+    __slots__ = ("_last_append_ms", "_ledger_at_bytes", "id", "ledger_upto", "log", "producers", "tail", "topic")
 
-    def __init__(self, topic: str, partition_id: int, log: Log, tail: Tail, producers: ProducerLedger) -> None:
+    def __init__(
+        self,
+        topic: str,
+        partition_id: int,
+        log: Log,
+        tail: Tail,
+        producers: ProducerLedger,
+        ledger_upto: Offset = Offset(0),  # noqa: B008  # a number
+    ) -> None:
         self.topic = topic
         self.id = partition_id
         self.log = log
         self.tail = tail
         self.producers = producers
+        self.ledger_upto = ledger_upto
+        """Up to here the producers are saved, apart from the log."""
         self._last_append_ms = 0
-        self._ledger_saved_at_bytes = 0
+        self._ledger_at_bytes = 0
 
     @property
     def earliest_offset(self) -> Offset:
@@ -33,6 +46,29 @@ class Partition:
     @property
     def next_offset(self) -> Offset:
         return self.log.next_offset
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.log.leader_epoch
+
+    def check_epoch(self, offset: int, epoch: int | None) -> None:
+        """Raises LogTruncated if the log was cut below `offset` since it was reached in `epoch`. None: not checked."""
+        if epoch is None:
+            return
+        goes_on = self.log.truncated(offset, epoch)
+        if goes_on is not None:
+            raise LogTruncated(
+                offset,
+                epoch,
+                offset=goes_on,
+                leader_epoch=self.log.leader_epoch,
+                earliest=self.log.earliest_offset,
+                next_offset=self.log.next_offset,
+            )
+
+    def sync_soon(self, upto: Offset) -> asyncio.Future[None] | None:
+        """As in `log/api.py`. Raises StorageFailed."""
+        return self.log.sync_soon(upto)
 
     def append(self, batch: Batch, now_ms: int) -> EntryHeader:
         """Write, then wake the readers. Raises StorageFailed, with nothing changed."""
@@ -60,11 +96,28 @@ class Partition:
             return None
         return (await self.read(offset, 1))[0].header.append_time_ms
 
-    def ledger_due(self, min_appended_bytes: int) -> Offset | None:
-        """The offset up to which the producers should be remembered now; None if little was appended since the last
-        time this answered with an offset.
+    # Producers
+
+    async def describe_producers(self, producer_ids: Sequence[bytes]) -> list[Remembered | None]:
+        """What is known of them, each as it was at some moment of this call. What is told survives power loss.
+
+        Raises StorageFailed.
         """
-        if self.log.appended_bytes - self._ledger_saved_at_bytes < min_appended_bytes:
-            return None
-        self._ledger_saved_at_bytes = self.log.appended_bytes
-        return self.log.next_offset
+        found = [self.producers.get(producer_id) for producer_id in producer_ids]
+        described = [None if one is None else replace(one) for one in found]
+        upto = max((one.next_offset for one in described if one is not None), default=Offset(0))
+        await self.log.sync(upto)
+        return described
+
+    @property
+    def is_ledger_behind(self) -> bool:
+        """Whether a start would have to read headers, or would know producers that were forgotten."""
+        return self.producers.has_changes or self.ledger_upto < self.log.next_offset
+
+    def is_ledger_due(self, min_appended_bytes: int, min_forgotten: int) -> bool:
+        """Whether so much was appended, or so many were forgotten, since the producers were last drafted for saving."""
+        appended = self.log.appended_bytes - self._ledger_at_bytes
+        return appended >= min_appended_bytes or self.producers.unsaved_removals >= min_forgotten
+
+    def ledger_drafted(self) -> None:
+        self._ledger_at_bytes = self.log.appended_bytes

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from cursus_broker.errors import PartitionDamaged, PartitionNotFound
 from cursus_broker.publish.dedup import ContentWindow
+from cursus_broker.publish.recall import Recall
 from cursus_broker.topics.config import TopicConfig
 from cursus_broker.topics.partition import Partition
 
@@ -21,6 +22,7 @@ class Topic:
         created_ms: int,
         partitions: list[Partition | PartitionDamaged],
         content: ContentWindow,
+        recall: Recall | None = None,
     ) -> None:
         self.name = name
         self.id = topic_id
@@ -28,6 +30,8 @@ class Topic:
         self.created_ms = created_ms
         self.partitions = partitions
         self.content = content
+        self.recall = recall
+        """To be waited for before `content` is asked; None for a topic that is new."""
         self._turn = 0
 
     def partition(self, partition_id: int) -> Partition:

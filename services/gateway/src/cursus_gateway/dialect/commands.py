@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
@@ -31,9 +31,10 @@ class Malformed(Exception):
 class CreateTopic:
     topic: str
     partitions: int | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """Policies of later generations, kept with the topic."""
+    idempotent: bool = False
+    """Judge every numbered batch by its sequences."""
     retention_ms: int | None = None
+    """-1: for ever. None: as the broker does it by default."""
     retention_bytes: int | None = None
 
 
@@ -136,10 +137,11 @@ class JoinGroup:
 
 @dataclass(frozen=True, slots=True)
 class SyncGroup:
+    """Whatever generation it names: its answer is of the current one, and says which."""
+
     topic: str
     group: str
     member: str
-    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,9 @@
 
 Words without `=` are ignored, the last of repeated keys wins, and keys are case-sensitive. `message=` at the start of a
 word ends the arguments: the rest of the text, trimmed, is the message.
+
+A key that a command does not know is refused by its name: brokers of old ignored it, and let their clients believe that
+they did what it asks for. `tests/unit/gateway/test_keys.py` has what becomes of each, and who sends it.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import Final
 
 from cursus_gateway.batch import ACKS
 from cursus_gateway.dialect import commands as c
-from cursus_gateway.dialect import replies
+from cursus_gateway.dialect import policies, replies
 from cursus_gateway.dialect.commands import Command, Malformed
 from cursus_gateway.dialect.pairs import read_pairs
 from cursus_gateway.dialect.texts import is_clean, to_bytes, words_of
@@ -20,43 +23,43 @@ from cursus_gateway.dialect.texts import is_clean, to_bytes, words_of
 _MESSAGE: Final = re.compile(r"(?:^|[ \t\r\n])message=")
 _SIGNED_63: Final = 2**63
 
+_MEMBER: Final = frozenset({"topic", "group", "member", "generation"})
+_COMMIT: Final = _MEMBER | {"partition", "offset"}
+_READ: Final = _COMMIT | {"batch", "autoOffsetReset", "isolation", "isolation_level"}
+
 KEYS: Final[Mapping[str, frozenset[str]]] = {
-    "BATCH_COMMIT": frozenset({"topic", "group", "generation", "member"}),
-    "COMMIT": frozenset({"topic", "group", "partition", "offset", "generation", "member"}),
-    "COMMIT_OFFSET": frozenset({"topic", "group", "partition", "offset", "generation", "member"}),
-    "CONSUME": frozenset({"topic", "partition", "offset", "group", "generation", "member"}),
-    "CREATE": frozenset({"topic", "partitions", "idempotent", "event_sourcing"}),
+    "BATCH_COMMIT": _MEMBER,
+    "COMMIT": _COMMIT,
+    "COMMIT_OFFSET": _COMMIT,
+    "CONSUME": _READ | {"wait_ms"},
+    "CREATE": frozenset({"topic", "partitions"}) | policies.KEYS,
     "DELETE": frozenset({"topic"}),
     "DESCRIBE": frozenset({"topic"}),
-    "FETCH_OFFSET": frozenset({"topic", "partition", "group"}),
+    "FETCH_OFFSET": frozenset({"topic", "partition", "group", "member"}),
     "FIND_COORDINATOR": frozenset({"group", "transactional_id", "txn", "transaction"}),
     "GROUP_STATUS": frozenset({"group"}),
-    "HEARTBEAT": frozenset({"topic", "group", "member", "generation"}),
-    "JOIN_GROUP": frozenset({"topic", "group", "member", "generation"}),
-    "LEAVE_GROUP": frozenset({"topic", "group", "member", "generation"}),
+    "HEARTBEAT": _MEMBER,
+    "JOIN_GROUP": _MEMBER,
+    "LEAVE_GROUP": _MEMBER,
     "LIST": frozenset({"topic"}),
     "LIST_OFFSETS": frozenset({"topic", "partition"}),
     "METADATA": frozenset({"topic"}),
     "NEGOTIATE": frozenset({"version", "features", "require_features"}),
+    "PUBLISH": frozenset({"topic", "acks", "producerId", "seqNum", "epoch", "isIdempotent", "key", "partition"}),
     "REGISTER_GROUP": frozenset({"topic", "group"}),
     "SETGROUP": frozenset({"group"}),
-    "STREAM": frozenset({"topic", "partition", "group", "member", "generation", "offset"}),
+    "STREAM": _READ,
     "SUBSCRIBE": frozenset({"topic", "group"}),
-    "SYNC_GROUP": frozenset({"topic", "group", "member", "generation"}),
+    "SYNC_GROUP": _MEMBER,
 }
-"""Keys that make the first word of a command's arguments an assignment."""
+"""What each command knows, beside a message. One of these makes the first word of its arguments an assignment."""
 
-_THIRD_GENERATION_KEYS: Final = frozenset({"isolation", "isolation_level", "principal", "auth_token", "cleanup_policy"})
-_POLICIES: Final = (
-    "idempotent",
-    "event_sourcing",
-    "replication_factor",
-    "cleanup_policy",
-    "partitioner",
-    "auth_policy",
-    "read_acl",
-    "write_acl",
-)
+CREDENTIALS: Final = frozenset({"principal", "auth_token"})
+"""Taken with every command: who sends it. There is no access control, so everybody may, whoever they are."""
+
+_THIRD_GENERATION_KEYS: Final = CREDENTIALS | {"isolation", "isolation_level", "cleanup_policy"}
+_TRUE: Final = ("true", "1")
+_FALSE: Final = ("", "false", "0")
 
 
 class Fields:
@@ -73,6 +76,9 @@ class Fields:
         self.words = words_of(arguments)
         self._values = {key: value for key, is_set, value in [word.partition("=") for word in self.words] if is_set}
         self.keys = list(self._values)
+        for key in self.keys:
+            if key not in KEYS[command] and key not in CREDENTIALS:
+                raise Malformed(replies.refusal("not_supported", retryable=False, command=command, key=key))
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
@@ -103,7 +109,14 @@ class Fields:
         return int(text)
 
     def flag(self, key: str) -> bool:
-        return self._values.get(key, "").lower() in ("true", "1")
+        return self.choice(key, *_TRUE, *_FALSE) in _TRUE
+
+    def choice(self, key: str, *known: str) -> str:
+        """The value, one of those known, whatever its case; empty if it is not there or not set."""
+        value = self._values.get(key, "").lower()
+        if value and value not in known:
+            raise Malformed(replies.error(f"invalid_{key}", command=self._command, value=value))
+        return value
 
 
 def parse(name: str, arguments: str) -> tuple[Command, bool]:
@@ -125,14 +138,13 @@ def _is_third_generation(command: Command, fields: Fields) -> bool:
 
 
 def _create(fields: Fields) -> Command:
-    retention_hours = fields.integer("retention_hours", 0, low=-1, high=10**6)
-    retention_bytes = fields.integer("retention_bytes", 0, low=-1)
+    asked = policies.read_policies(fields.text)
     return c.CreateTopic(
         fields.required("topic"),
         fields.required_integer("partitions", 1, 2**31 - 1) if "partitions" in fields else None,
-        {key: fields.text(key) for key in _POLICIES if fields.text(key)},
-        retention_hours * 3_600_000 if retention_hours > 0 else None,
-        retention_bytes if retention_bytes > 0 else None,
+        asked.idempotent,
+        asked.retention_ms,
+        asked.retention_bytes,
     )
 
 
@@ -168,7 +180,7 @@ def _group(fields: Fields) -> str:
 
 
 def _latest(fields: Fields) -> bool:
-    return fields.text("autoOffsetReset").lower() == "latest"
+    return fields.choice("autoOffsetReset", "earliest", "latest") == "latest"
 
 
 def _limit(fields: Fields) -> int:
@@ -178,10 +190,13 @@ def _limit(fields: Fields) -> int:
 def _consume(fields: Fields) -> Command:
     if not fields.has_all("topic", "partition", "offset", "member"):
         raise Malformed(replies.error("invalid_consume_syntax"))
+    topic = fields.required("topic")
+    # Where a group stands is asked of one topic; a pattern is read from a place that is named.
+    first = 0 if "*" in topic or "?" in topic else -1
     return c.ConsumeBatch(
-        fields.required("topic"),
+        topic,
         fields.required_integer("partition", high=2**31 - 1),
-        fields.required_integer("offset", low=-1),
+        fields.required_integer("offset", low=first),
         fields.required("member"),
         _group(fields),
         fields.integer("generation", 0),
@@ -204,6 +219,11 @@ def _stream(fields: Fields) -> Command:
         _limit(fields),
         _latest(fields),
     )
+
+
+def _sync(fields: Fields) -> Command:
+    fields.optional_integer("generation")
+    return c.SyncGroup(fields.required("topic"), fields.required("group"), fields.required("member"))
 
 
 def _commit(fields: Fields) -> Command:
@@ -281,7 +301,5 @@ _PARSERS: Final[Mapping[str, Callable[[Fields], Command]]] = {
     "SETGROUP": _set_group,
     "STREAM": _stream,
     "SUBSCRIBE": lambda f: c.Subscribe(f.required("topic"), f.text("group", c.SUBSCRIBE_GROUP)),
-    "SYNC_GROUP": lambda f: c.SyncGroup(
-        f.required("topic"), f.required("group"), f.required("member"), f.integer("generation", 0)
-    ),
+    "SYNC_GROUP": _sync,
 }

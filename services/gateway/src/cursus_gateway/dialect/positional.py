@@ -41,6 +41,7 @@ def _create(words: Sequence[str]) -> Command:
         raise Malformed("ERROR: missing topic name")
     if len(words) == 1:
         return c.CreateTopic(words[0])
+    _at_most(words, "CREATE <topic> [<partitions>]", 2)
     if not words[1].isascii() or not words[1].isdecimal() or not 0 < int(words[1][:11]) < 2**31:
         raise Malformed("ERROR: partitions must be a positive integer")
     return c.CreateTopic(words[0], int(words[1]))
@@ -49,18 +50,21 @@ def _create(words: Sequence[str]) -> Command:
 def _delete(words: Sequence[str]) -> Command:
     if not words:
         raise Malformed("ERROR: missing topic name")
+    _at_most(words, "DELETE <topic>", 1)
     return c.DeleteTopic(words[0])
 
 
 def _subscribe(words: Sequence[str]) -> Command:
     if not words:
         raise Malformed("ERROR: missing topic name")
+    _at_most(words, "SUBSCRIBE <topic> [<group>]", 2)
     return c.Subscribe(words[0], words[1]) if len(words) > 1 else c.Subscribe(words[0])
 
 
 def _set_group(words: Sequence[str]) -> Command:
     if not words:
         raise Malformed(replies.EMPTY_GROUP)
+    _at_most(words, "SETGROUP <group>", 1)
     return c.SetGroup(words[0])
 
 
@@ -88,11 +92,14 @@ def _join(words: Sequence[str]) -> Command:
 
 def _sync(words: Sequence[str]) -> Command:
     topic, group, member, generation = _exactly(words, "SYNC_GROUP <topic> <group> <member> <generation>", 4)
-    return c.SyncGroup(topic, group, member, _integer(generation, "generation"))
+    _integer(generation, "generation")
+    return c.SyncGroup(topic, group, member)
 
 
 def _leave(words: Sequence[str]) -> Command:
-    group, member = _exactly(words[-2:], "LEAVE_GROUP <topic> <group> <consumer>", 2)
+    syntax = "LEAVE_GROUP <topic> <group> <consumer>"
+    _at_most(words, syntax, 3)
+    group, member = _exactly(words[-2:], syntax, 2)
     return c.LeaveGroup(group, member)
 
 
@@ -181,6 +188,12 @@ _PARSERS: Final[Mapping[str, Callable[[Sequence[str]], Command]]] = {
     "SUBSCRIBE": _subscribe,
     "SYNC_GROUP": _sync,
 }
+
+
+def _at_most(words: Sequence[str], syntax: str, count: int) -> None:
+    """A word too many asks for something: it is not passed over."""
+    if len(words) > count:
+        raise Malformed(replies.error("invalid_syntax", expected=syntax))
 
 
 def _exactly(words: Sequence[str], syntax: str, count: int) -> Sequence[str]:

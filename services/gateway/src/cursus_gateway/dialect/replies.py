@@ -114,8 +114,8 @@ def help_third_generation() -> str:
     return f"OK commands={','.join(sorted(SERVED))}"
 
 
-def created(topic: str, partitions: int, labels: Mapping[str, str]) -> str:
-    more = "".join(f" {key}={quote(value)}" for key, value in sorted(labels.items()))
+def created(topic: str, partitions: int, policies: Mapping[str, str]) -> str:
+    more = "".join(f" {key}={value}" for key, value in policies.items())
     return f"OK topic={topic} partitions={partitions}{more}"
 
 

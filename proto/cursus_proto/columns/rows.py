@@ -77,16 +77,18 @@ class Rows:
             kind = np.dtype((np.void, size))
             to.column(to_at, kind)[:] = self.column(at, kind)
 
-    def read_varints(self, size: int, before: int) -> Numbers | None:
-        """The number in the last `size` bytes of each row, if in all of them a varint of that length stands there, and
-        the byte `before` in front of it. Seven bytes at most."""
+    def read_varints(self, at: int, size: int) -> Numbers | None:
+        """The number behind the byte `at` of each row, if in all of them that byte is the same and a varint of `size`
+        bytes follows it. Nine bytes at most."""
         word_bytes = 4 if size < 4 else 8
-        if not 1 <= size < word_bytes <= self.size:
-            return None
-        # The last bytes of each row as one word; shifted, the byte in front of the number is the lowest.
-        words = self.column(self.size - word_bytes, _WORDS[word_bytes]) >> 8 * (word_bytes - size - 1)
+        if size > 7 or word_bytes > self.size:
+            return self._read_long_varints(at, size)
+        # That byte and the number within one word; shifted, the byte is the lowest.
+        begin = min(at, self.size - word_bytes)
+        words = self.column(begin, _WORDS[word_bytes]) >> 8 * (at - begin)
         # All of that byte, and of the others the bit that says whether the number goes on: in the last one it does not.
         looked_at = int.from_bytes(b"\xff" + b"\x80" * size, "little")
+        before = self.data[self.begin + at]
         expected = int.from_bytes(bytes((before,)) + b"\x80" * (size - 1) + b"\0", "little")
         part = words & looked_at
         if not (part == expected).all():
@@ -98,6 +100,18 @@ class Rows:
             part &= 0x7F << 7 * place
             numbers |= part
         return numbers.ravel().astype(np.uint64, copy=False)
+
+    def _read_long_varints(self, at: int, size: int) -> Numbers | None:
+        """The same, byte by byte."""
+        if not self.is_constant(at, at + 1):
+            return None
+        numbers = np.zeros((self.blocks, self.count // self.blocks), np.uint64)
+        for place in range(size):
+            octets = self.column(at + 1 + place, _BYTE)
+            if not ((octets >= 0x80) == (place < size - 1)).all():
+                return None
+            numbers |= (octets & 0x7F).astype(np.uint64) << np.uint64(7 * place)
+        return numbers.ravel()
 
     def write_varints(self, numbers: Numbers, size: int, at: int) -> None:
         """Numbers whose varints all take `size` bytes, one in each row."""
