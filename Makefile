@@ -1,42 +1,63 @@
 # Everything here works from a fresh clone: what a target needs is made first. `make help` lists the targets.
 
 # Every directory with a pyproject.toml of its own. Adding a service or a client is a line here, then `make lock`.
-DISTRIBUTIONS := \
+# Those that broker, gateway and command line consist of come first: `make run` needs no more, and no Spark.
+SERVICES := \
     proto \
     transport \
     services/common \
     services/broker \
     services/gateway \
     clients/python
+DISTRIBUTIONS := $(SERVICES) \
+    clients/spark
 
 PYTHON ?= python3
-BIN := .venv/bin
-READY := .venv/.ready
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+RUNNABLE := $(VENV)/.runnable
 # What lint and fix look at, as far as it exists.
 CHECKED := $(wildcard proto/cursus_proto transport services clients tests bench tools)
 # The pinned one, if it is installed, else whatever there is.
 BUF := $(firstword $(wildcard tools/node_modules/.bin/buf) $(shell command -v buf))
 PYTEST := $(BIN)/python -m pytest
-SUITES := unit property integration crash e2e
+SUITES := unit property integration crash e2e spark
+# What also runs on the newest Python of this machine, in an environment of its own.
+NEWEST_SUITES := unit property integration
+NEWEST = $(shell $(PYTHON) tools/newest_python.py)
+ON_NEWEST = $(PYTHON) -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] != "$(word 1,$(NEWEST))")' \
+    && echo "$@: skipped, $(word 1,$(NEWEST)) is the newest, and $(PYTHON) is one" \
+    || $(MAKE) --no-print-directory VENV=.venv-$(word 1,$(NEWEST)) PYTHON=$(word 2,$(NEWEST))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test $(SUITES:%=test-%) lint fix proto docs lock bench clean
+.PHONY: help setup setup-newest run test $(SUITES:%=test-%) test-newest $(NEWEST_SUITES:%=test-newest-%) test-model
+.PHONY: lint fix proto docs lock bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## Make .venv: every pinned dependency and our own distributions, editable
 
-# Installs into what is there, so a changed pyproject costs seconds. A lock that drops a package leaves it installed
-# until `make clean`; a lock that changes one replaces it.
-$(READY): requirements.lock $(DISTRIBUTIONS:%=%/pyproject.toml)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Cursus needs Python 3.11 or newer; try make PYTHON=python3.12")'
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(DISTRIBUTIONS:%=-e ./%)
+# install LOCK,DISTRIBUTIONS installs into what is there, so a changed pyproject costs seconds. A lock that drops a
+# package leaves it installed until `make clean`; a lock that changes one replaces it.
+define install
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "Cursus needs Python 3.11, 3.12 or 3.13; try make PYTHON=python3.12")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(1)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(2:%=-e ./%)
+endef
+
+# One after the other where both are asked for: they write to the same place.
+$(READY): requirements.lock $(DISTRIBUTIONS:%=%/pyproject.toml) | $(RUNNABLE)
+	$(call install,requirements.lock,$(DISTRIBUTIONS))
+	@touch $(RUNNABLE) $@
+
+$(RUNNABLE): requirements-services.lock $(SERVICES:%=%/pyproject.toml)
+	$(call install,requirements-services.lock,$(SERVICES))
 	@touch $@
 
-run: $(READY)  ## Start broker and gateway in the foreground on ./data; Ctrl-C stops both cleanly
+run: $(RUNNABLE)  ## Start broker and gateway in the foreground on ./data; Ctrl-C stops both cleanly
 	exec $(BIN)/python tools/run_services.py --data-dir data
 
 test: $(SUITES:%=test-%)  ## Set up and run every test
@@ -46,8 +67,22 @@ test-property:  ## Run the hypothesis tests
 test-integration:  ## Run the tests against one real service process
 test-crash:  ## Run the tests that kill, tear and fill up
 test-e2e:  ## Run the user's stories over all services
+test-spark:  ## Run the tests of the Spark source, sink and jobs; needs Java 17
 $(SUITES:%=test-%): test-%: $(READY)
 	@if [ -d tests/$* ]; then set -x; $(PYTEST) tests/$*; else echo "tests/$*: none yet"; fi
+
+# The crash suite runs a few of these rounds; a failure names its seed and how to repeat it.
+ROUNDS ?= 500
+test-model: $(READY)  ## Run ROUNDS random rounds of groups, publishers and power loss, from MODEL_SEED on
+	MODEL_ROUNDS=$(ROUNDS) $(PYTEST) tests/crash/test_group_model.py
+
+test-newest: $(NEWEST_SUITES:%=test-newest-%)  ## Run unit, property and integration tests on the newest supported Python there is
+$(NEWEST_SUITES:%=test-newest-%): test-newest-%: setup-newest
+	+@$(ON_NEWEST) test-$*
+
+# By itself, so that suites that run side by side find it made.
+setup-newest:
+	+@$(ON_NEWEST) setup
 
 lint: $(READY)  ## Check with ruff, mypy --strict and, where it is installed, buf
 	$(BIN)/ruff check .
@@ -76,15 +111,20 @@ docs: $(READY)  ## Generate docs/configuration.md from the settings
 	$(BIN)/python tools/configuration_reference.py docs/configuration.md
 
 # Our own distributions are read for what they need and left out: they are installed from the checkout.
-lock: $(READY)  ## Pin all dependencies again, with hashes, for CPython 3.11 and newer on any platform
-	printf -- '-e ./%s\n' $(DISTRIBUTIONS) | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 	    --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
-	    $(shell sed -n 's/^name = "\(.*\)"/--no-emit-package \1/p' $(DISTRIBUTIONS:%=%/pyproject.toml)) \
-	    --output-file requirements.lock - requirements-dev.in
+	    $(shell sed -n 's/^name = "\(.*\)"/--no-emit-package \1/p' $(DISTRIBUTIONS:%=%/pyproject.toml))
+
+# LOCK_UPGRADE= keeps the versions that are pinned and adds what is missing.
+LOCK_UPGRADE ?= --upgrade
+lock: $(READY)  ## Pin all dependencies again, with hashes, for CPython 3.11 and newer on any platform
+	printf -- '-e ./%s\n' $(DISTRIBUTIONS) | $(COMPILE) $(LOCK_UPGRADE) --output-file requirements.lock - requirements-dev.in
+	printf -- '-e ./%s\n' $(SERVICES) | $(COMPILE) --upgrade --constraint requirements.lock \
+	    --output-file requirements-services.lock - requirements-build.in
 
 bench: $(READY)  ## Measure against a bare gRPC service; writes bench/results
 	$(BIN)/python -m bench
 
 clean:  ## Remove the environment and everything generated that git does not keep; leaves ./data alone
-	rm -rf .venv build tools/bin tools/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-3.* build tools/bin tools/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Cursus topics as Spark tables and streams."""
