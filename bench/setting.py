@@ -39,7 +39,7 @@ class Scale:
     peer_records: int
     """The same by the client of a peer that is expected to take about as long for them."""
     spark_rows: int
-    """Read or written by Spark in a round; a multiple of 40,000."""
+    """Read or written by Spark in a round; a multiple of 400,000."""
     spark_rounds: int
     """Of a stream's latency."""
     spark_count: int
@@ -77,7 +77,7 @@ QUICK: Final = Scale(
     single_count=6_400,
     sent_records=400_000,
     peer_records=40_000,
-    spark_rows=200_000,
+    spark_rows=400_000,
     spark_rounds=1,
     spark_count=2_000,
     ballast_bytes=2 * GB,
