@@ -6,9 +6,9 @@
         driver.kill()
         driver.start(broker.address, checkpoint, conf={"spark.master": "local[4,3]"})
 
-A driver is given its configuration in `spark-defaults.conf`, so the command may be a script, `spark-submit` or a pipeline
-job: whatever makes its session with `SparkSession.builder.getOrCreate()`. Waits are bounded by progress: they fail when
-the driver ends, or when nothing at all has moved for very long.
+A driver is given its configuration in `spark-defaults.conf`, so the command may be a script, `spark-submit` or a
+pipeline job: whatever makes its session with `SparkSession.builder.getOrCreate()`. Waits are bounded by progress: they
+fail when the driver ends, or when nothing at all has moved for very long.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cursus_grpc import CursusError
 from tests.harness import spark
 from tests.harness.waiting import eventually
 
-STALLED_S: Final = 240.0
+STALLED_S: Final = 600.0
 """Without any progress for so long a driver hangs: far above what a start takes on a slow and busy machine."""
 MASTER: Final = "local[2,4]"
 """Two tasks at once, each tried up to four times."""
