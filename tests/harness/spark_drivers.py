@@ -35,6 +35,11 @@ STALLED_S: Final = 600.0
 MASTER: Final = "local[2,4]"
 """Two tasks at once, each tried up to four times."""
 
+_SHORT_LIVED: Final = dict.fromkeys(
+    # What a JVM compiles well, or collects beside its work, would only pay in a longer life on more cores.
+    ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"),
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+)
 _CHECKOUT: Final = Path(__file__).resolve().parents[2]
 _SHOWN_LOG_BYTES: Final = 16 * 1024
 _WORKERS: Final = ("pyspark.daemon", "pyspark.worker")
@@ -64,7 +69,7 @@ class DriverProcess:
         """`conf` is added to what every driver of a test has. The directory is for its log and scratch files."""
         self._command = tuple(command)
         self._directory = directory
-        self._conf = {**spark.CONFIGURATION, "spark.master": MASTER, **(conf or {})}
+        self._conf = {**spark.CONFIGURATION, **_SHORT_LIVED, "spark.master": MASTER, **(conf or {})}
         self._log_path = directory / "driver.log"
         self._log_start = 0
         self._process: subprocess.Popen[bytes] | None = None

@@ -1,26 +1,29 @@
-"""Streams from topic to topic while drivers, their workers and the broker are killed at random: every record is stored
-once. `make test-spark-faults` runs the long form; a failure names its seed.
+"""Streams from topic to topic and to a lake, while drivers, their workers and the broker are killed at random: every
+record is stored once. `make test-spark-faults` runs the long form; a failure names its seed.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+import pyspark
 import pytest
+from pyarrow import dataset, parquet
 
 from cursus_grpc import END, Admin, Consumer, CursusError, Producer
 from cursus_grpc.testing import Broker
-from tests.harness.spark_drivers import DriverProcess
+from tests.harness.spark_drivers import MASTER, DriverProcess
 
 FIRST_SEED: Final = int(os.environ.get("FAULTS_SEED", "0"))
 ROUNDS: Final = int(os.environ.get("FAULTS_ROUNDS", "1"))
@@ -97,6 +100,10 @@ class Pipeline:
         self.seen.mkdir()
         self._checkpoint = directory / "checkpoint"
 
+    def stream(self, conf: Mapping[str, str] | None = None) -> None:
+        """Start a driver that goes on until it is killed."""
+        self.start(f"--most={MOST}", conf=conf)
+
     def start(self, *flags: str, tasks: int = 4, conf: Mapping[str, str] | None = None) -> None:
         given = {"source": SOURCE, "target": TARGET, "checkpoint": self._checkpoint, "tasks": tasks}
         named = [f"--{name}={value}" for name, value in {"broker": self.broker.address, **given}.items()]
@@ -124,11 +131,50 @@ class Pipeline:
     def finish(self, sent: int) -> Counter[int]:
         """Let a driver copy what is there and end; answers what is stored."""
         self.driver.kill()
-        self.start("--once", f"--most={MOST}")
+        self._start_to_the_end()
         assert self.driver.wait() == 0, self.driver.log
         found = self.values()
         assert set(found) == set(range(sent))
         return found
+
+    def _start_to_the_end(self) -> None:
+        self.start("--once", f"--most={MOST}")
+
+
+class Archive(Pipeline):
+    """The job `archive`, from the same topic to a lake, which is read with pyarrow."""
+
+    def __init__(self, broker: Broker, admin: Admin, driver: DriverProcess, directory: Path) -> None:
+        super().__init__(broker, admin, driver, directory)
+        self._lake = directory / "lake"
+
+    def stream(self, conf: Mapping[str, str] | None = None) -> None:
+        self.start("--interval=0s", conf=conf)
+
+    def start(self, *flags: str, tasks: int = 4, conf: Mapping[str, str] | None = None) -> None:
+        given = {"topics": SOURCE, "lake": self._lake, "checkpoint": self._checkpoint, "max-records": MOST}
+        named = [f"--{name}={value}" for name, value in {"broker": self.broker.address, **given}.items()]
+        master = (conf or {}).get("spark.master", MASTER)
+        self.driver.start("archive", *named, f"--master={master}", *flags, conf=conf)
+
+    def stored(self) -> int:
+        return sum(parquet.read_metadata(one).num_rows for one in self._lake.rglob("*.parquet"))
+
+    def values(self) -> Counter[int]:
+        found = dataset.dataset(self._lake, format="parquet", partitioning="hive").to_table(columns=["value"])
+        return Counter(int(value) for value in found.column("value").to_pylist())
+
+    def _start_to_the_end(self) -> None:
+        self.start("--available-now")
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Iterator[Archive]:
+    with Broker() as broker, Admin(broker.address) as admin:
+        admin.create_topic(SOURCE, 2)
+        admin.create_topic(TARGET, 3)
+        with DriverProcess((sys.executable, "-m", "cursus_spark.pipeline"), tmp_path / "driver") as driver:
+            yield Archive(broker, admin, driver, tmp_path)
 
 
 @pytest.fixture
@@ -159,30 +205,41 @@ def seeds() -> range:
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("seed", seeds())
 def test_a_stream_that_is_killed_again_and_again_stores_every_record_once(pipeline: Pipeline, seed: int) -> None:
-    """Each driver has another number of cores than the one before, and finds partitions that were added meanwhile."""
     with repeatable(seed) as chooser:
-        faults = ["driver", "worker", "broker"] * KILLS
-        chooser.shuffle(faults)
-        partitions = 3
-        with Producing(pipeline.broker, pipeline.stored) as producing:
-            pipeline.start(f"--most={MOST}")
-            reached = 0
-            for fault in faults:
-                reached = pipeline.wait_for(reached + chooser.randint(1, 2 * MOST))
-                match fault:
-                    case "driver":
-                        pipeline.driver.kill()
-                        partitions += 1
-                        pipeline.admin.add_partitions(TARGET, partitions)
-                        master = f"local[{chooser.choice((1, 3))},4]"
-                        pipeline.start(f"--most={MOST}", conf={"spark.master": master})
-                    case "worker":
-                        assert pipeline.driver.kill_task_worker(chooser) is not None
-                    case _:
-                        pipeline.broker.kill()
-                        pipeline.broker.restart()
-            pipeline.wait_for(reached + 1)
-        assert pipeline.finish(producing.sent) == Counter(range(producing.sent))
+        torment(pipeline, chooser)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_S)
+@pytest.mark.parametrize("seed", seeds())
+def test_an_archive_that_is_killed_again_and_again_holds_every_record_once(archive: Archive, seed: int) -> None:
+    with repeatable(seed) as chooser:
+        torment(archive, chooser)
+
+
+def torment(pipeline: Pipeline, chooser: random.Random) -> None:
+    """Each driver has another number of cores than the one before, and finds partitions that were added meanwhile."""
+    faults = ["driver", "worker", "broker"] * KILLS
+    chooser.shuffle(faults)
+    partitions = 3
+    with Producing(pipeline.broker, pipeline.stored) as producing:
+        pipeline.stream()
+        reached = 0
+        for fault in faults:
+            reached = pipeline.wait_for(reached + chooser.randint(1, 2 * MOST))
+            match fault:
+                case "driver":
+                    pipeline.driver.kill()
+                    partitions += 1
+                    pipeline.admin.add_partitions(TARGET, partitions)
+                    pipeline.stream(conf={"spark.master": f"local[{chooser.choice((1, 3))},4]"})
+                case "worker":
+                    assert pipeline.driver.kill_task_worker(chooser) is not None
+                case _:
+                    pipeline.broker.kill()
+                    pipeline.broker.restart()
+        pipeline.wait_for(reached + 1)
+    assert pipeline.finish(producing.sent) == Counter(range(producing.sent))
 
 
 @long_form
@@ -245,14 +302,50 @@ def test_a_task_of_more_sets_than_the_broker_remembers_is_repeated_after_a_kill(
     assert pipeline.values() == Counter(range(MANY))
 
 
+def wait_for_word(process: DriverProcess, word: str) -> None:
+    process.wait_for(lambda: process.log.count(word), 1)
+
+
+@pytest.fixture
+def two_hosts(tmp_path: Path) -> Iterator[str]:
+    """The address of a cluster whose two workers are on hosts of their own, as far as Spark can tell: it has no
+    speculation in local mode, and never runs a copy of a task on the host of its original."""
+    spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+    conf = {"spark.master.rest.enabled": "false"}
+    with ExitStack() as stack:
+
+        def run(kind: str, name: str, host: str, *arguments: str) -> DriverProcess:
+            command = (
+                spark_class,
+                f"org.apache.spark.deploy.{kind}",
+                "--host",
+                host,
+                "--port",
+                "0",
+                "--webui-port",
+                "0",
+            )
+            process = stack.enter_context(DriverProcess(command, tmp_path / name, conf))
+            process.start(*arguments)
+            return process
+
+        master = run("master.Master", "master", "127.0.0.1")
+        wait_for_word(master, "Starting Spark master at spark://")
+        (url,) = re.findall(r"Starting Spark master at (spark://\S+)", master.log)
+        for number in (1, 2):
+            name, host = f"worker-{number}", f"127.0.0.{number}"
+            worker = run("worker.Worker", name, host, "--cores", "1", "--memory", "1g", "-d", str(tmp_path / name), url)
+            wait_for_word(worker, "Successfully registered with master")
+        yield url
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_S)
-def test_a_speculative_copy_and_its_original_store_once(pipeline: Pipeline) -> None:
-    """Spark has no speculation in local mode, so the executors are processes of their own here. The first attempt at a
-    task stops until Spark has started a copy of it; then both write."""
+def test_a_speculative_copy_and_its_original_store_once(pipeline: Pipeline, two_hosts: str) -> None:
+    """The first attempt at a task stops until Spark has started a copy of it; then both write."""
     pipeline.publish(range(60_000))
     speculation = {
-        "spark.master": "local-cluster[2,1,1024]",
+        "spark.master": two_hosts,
         "spark.executor.memory": "512m",
         "spark.speculation": "true",
         "spark.speculation.interval": "100ms",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +148,8 @@ def test_lag_shows_on_the_command_line_and_falls_to_zero(
             assert sum(one["lag_records"] for one in told.json["partitions"]) == records, told.text
             return told
 
-        asyncio.run(eventually(shown, DEADLINE_S))
+        waiting: Coroutine[Any, Any, Outcome] = eventually(shown, DEADLINE_S)
+        asyncio.run(waiting)
 
     running = stream(topic)
     running.hold()
