@@ -16,6 +16,8 @@ from cursus_grpc.cli.running import run_command
 from cursus_grpc.cli.session import Group
 from cursus_spark.data_loss import DataLost
 from cursus_spark.options import OptionRefused
+from cursus_spark.pipeline import archive, compact
+from cursus_spark.pipeline.lake import LakeConflict, LakeDamaged
 from cursus_spark.planning import TopicMissing
 
 _RAISED: Final = re.compile(r"(?!(?:java|org|scala|py4j)\.)(?:\w+\.)+([A-Z]\w*): (.+)")
@@ -41,6 +43,10 @@ def script() -> None:
     click.echo(Path(__file__).with_name("__main__.py"))
 
 
+pipeline.add_command(archive.archive)
+pipeline.add_command(compact.compact)
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run one job and answer its exit status."""
     return run_command(pipeline, "cursus-pipeline", arguments, _explain)
@@ -48,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _explain(error: BaseException) -> Failure:
     match error:
-        case OptionRefused() | TopicMissing() | DataLost():
+        case OptionRefused() | TopicMissing() | DataLost() | LakeConflict() | LakeDamaged():
             return Failure(str(error), type(error).__name__, "", REFUSED)
         case PySparkException():
             return Failure(_core(str(error)), "SPARK_FAILED", "run it again with --debug for all of it", REFUSED)
