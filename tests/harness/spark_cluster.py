@@ -139,18 +139,14 @@ def _executor(process: psutil.Process) -> Executor | None:
 
 
 def environment(directory: Path) -> dict[str, str]:
-    """Of master, workers, and drivers: nothing of ours but Java, and so nothing of ours in the executors."""
+    """Of everything on the cluster, drivers too: nothing of ours but Java, and so nothing of ours in the executors."""
     kept = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "HOME", "LANG") if name in os.environ}
     return {
         **kept,
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(directory / "spark-local"),
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
-        # It would listen on a fixed port.
-        "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
-        # Between the JVMs' start and `exec`, a JVM works out the command.
+        # A JVM of its own works out how to start every other one.
         "SPARK_LAUNCHER_OPTS": JAVA_OPTIONS,
     }
 
@@ -158,7 +154,13 @@ def environment(directory: Path) -> dict[str, str]:
 @contextmanager
 def running(directory: Path, path: str) -> Iterator[Cluster]:
     """A cluster whose executors look for programs in `path`, as PATH."""
-    env = environment(directory) | {"PATH": path}
+    env = environment(directory) | {
+        "PATH": path,
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
+        # It would listen on a fixed port.
+        "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
+    }
 
     def start(name: str, kind: str, *arguments: str) -> JvmProcess:
         command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]

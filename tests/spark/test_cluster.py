@@ -16,7 +16,6 @@ import pytest
 
 from cursus_grpc import END, Admin, Consumer, Producer
 from cursus_grpc.testing import Broker
-from cursus_spark import environment
 from tests.harness import spark as harness
 from tests.harness import spark_cluster
 from tests.harness.spark_cluster import Cluster, JvmProcess
@@ -26,6 +25,7 @@ pytestmark = pytest.mark.timeout(1_800)
 
 HERE = Path(__file__).parent
 ARCHIVE = "environment.tar.gz"
+SHIPPED = ("--archives", f"{ARCHIVE}#environment")
 PARTITIONS = 2
 ROWS = 80_000
 HOLD_AT = 30_000
@@ -38,14 +38,15 @@ class Site:
     cluster: Cluster
     directory: Path
 
-    def submit(self, name: str, *arguments: str, **settings: str) -> JvmProcess:
-        """`arguments` are the program's path and its own, or how Spark is to start another one."""
+    def submit(
+        self, name: str, *arguments: str, python: str = "./environment/bin/python", **settings: str
+    ) -> JvmProcess:
+        """`arguments` are further flags of spark-submit, then the program's path and its own."""
         every = {**harness.CONFIGURATION, **spark_cluster.CONFIGURATION, **settings}
         every["spark.sql.warehouse.dir"] = str(self.directory / "warehouse")
         command = [str(spark_cluster.SPARK_HOME / "bin" / "spark-submit"), "--master", self.cluster.url]
-        command += ["--archives", f"{ARCHIVE}#environment"]
         command += [word for one in every.items() for word in ("--conf", "=".join(one))]
-        env = spark_cluster.environment(self.directory) | {"PYSPARK_PYTHON": "./environment/bin/python"}
+        env = spark_cluster.environment(self.directory) | {"PYSPARK_PYTHON": python}
         return JvmProcess([*command, *arguments], self.directory / f"{name}.log", env, self.directory)
 
 
@@ -66,7 +67,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
 def site(tmp_path_factory: pytest.TempPathFactory, bare: str) -> Iterator[Site]:
     directory = tmp_path_factory.mktemp("cluster")
     archive = directory / ARCHIVE
-    environment.package(archive, report=lambda _: None)
+    subprocess.run([sys.executable, "-m", "cursus_spark.pipeline", "package", str(archive)], check=True)
     with tarfile.open(archive) as opened:
         opened.extractall(directory / "environment", filter="data")
     with spark_cluster.running(directory, bare) as cluster:
@@ -90,40 +91,46 @@ def stored(admin: Admin, topic: str) -> int:
     return sum(found.offset for found in admin.list_offsets(topic, END).values())
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-def test_a_copy_is_exact_though_an_executor_is_killed(
-    broker: Broker, admin: Admin, make_topic: MakeTopic, site: Site, tmp_path: Path, streaming: bool
+def test_copies_are_exact_though_executors_are_killed(
+    broker: Broker, admin: Admin, make_topic: MakeTopic, site: Site, tmp_path: Path
 ) -> None:
-    source, target = make_topic(PARTITIONS), make_topic(PARTITIONS)
+    source = make_topic(PARTITIONS)
+    targets = {"batch": make_topic(PARTITIONS), "stream": make_topic(PARTITIONS)}
     fill(broker, source, ROWS)
-    notes = tmp_path / "notes"
-    notes.mkdir()
-    arguments = ["--broker", broker.address, "--source", source, "--target", target, "--notes", str(notes)]
+    arguments = ["--broker", broker.address, "--source", source, "--directory", str(tmp_path)]
     arguments += ["--hold-at", str(HOLD_AT)]
-    if streaming:
-        arguments += ["--checkpoint", str(tmp_path / "checkpoint")]
+    for way, target in targets.items():
+        (tmp_path / way).mkdir()
+        arguments += [f"--{way}", target]
 
-    def note(attempt: str) -> dict[str, str]:
-        found: dict[str, str] = json.loads((notes / attempt).read_text())
+    def note(way: str, attempt: str) -> dict[str, str]:
+        found: dict[str, str] = json.loads((tmp_path / way / attempt).read_text())
         return found
 
-    name = f"copy-{'stream' if streaming else 'batch'}"
-    with site.submit(name, str(HERE / "cluster_copy.py"), *arguments) as job:
-        job.until(lambda: (notes / "0-1-0").exists() and (notes / "0-0-0").exists())
+    def kill_in_the_middle(job: JvmProcess, way: str, target: str) -> None:
         # More than one task has: so both have begun, and the first will not end.
         job.until(lambda: stored(admin, target) > ROWS // PARTITIONS)
-        held = Path(note("0-0-0")["directory"])
+        held = Path(note(way, "0-0-0")["directory"])
         (executor,) = [one for one in site.cluster.executors() if one.directory == held]
         assert stored(admin, target) < ROWS
         os.kill(executor.pid, signal.SIGKILL)
+
+    with site.submit("copy", *SHIPPED, str(HERE / "cluster_copy.py"), *arguments) as job:
+        for way, target in targets.items():
+            kill_in_the_middle(job, way, target)
         assert job.ended() == 0, job.log
-    assert values(broker, target) == list(range(ROWS))
-    again = note("0-0-1")
-    assert again["directory"] != str(held)
-    attempts = [note("0-0-0"), note("0-1-0"), again]
-    assert {Path(one["directory"]).parents[1].name for one in attempts[:2]} == {"worker-0", "worker-1"}
-    for one in attempts:
-        assert Path(one["packages"]).is_relative_to(one["directory"]), "the packages are not those of the archive"
+    for way, target in targets.items():
+        assert values(broker, target) == list(range(ROWS))
+        first, other, again = (note(way, attempt) for attempt in ("0-0-0", "0-1-0", "0-0-1"))
+        assert {worker(first), worker(other)} == {"worker-0", "worker-1"}
+        assert first["directory"] != again["directory"]
+        for one in (first, other, again):
+            assert Path(one["packages"]).is_relative_to(one["directory"]), "the packages are not those of the archive"
+
+
+def worker(note: dict[str, str]) -> str:
+    """Whose executor left this: it works in the directory WORKER/APPLICATION/ID."""
+    return Path(note["directory"]).parents[1].name
 
 
 def test_connect_clients_need_nothing_of_ours(
@@ -131,9 +138,12 @@ def test_connect_clients_need_nothing_of_ours(
 ) -> None:
     source, written, streamed = (make_topic(PARTITIONS) for _ in range(3))
     fill(broker, source, 100)
+    # Installed on all machines: Spark starts Python now in the session's directory, now in the executor's, so that no
+    # relative path leads to an archive.
     server = site.submit(
         "connect",
         *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"),
+        python=sys.executable,
         **{"spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": "0"},
     )
     with server:
@@ -148,6 +158,7 @@ def test_connect_clients_need_nothing_of_ours(
     found = json.loads(done.stdout)
     assert found["read"] == list(range(100))
     assert found["total"] == sum(range(100))
-    assert "option `minPartition`: unknown; did you mean `minPartitions`?" in found["refused"]
+    # In small letters, as Connect hands options over.
+    assert "option `minpartition`: unknown; did you mean `minPartitions`?" in found["refused"]
     assert found["imported"] == []
     assert values(broker, written) == values(broker, streamed) == list(range(100))

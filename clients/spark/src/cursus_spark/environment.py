@@ -82,6 +82,8 @@ class Packaged:
 
     packages: Sequence[str]
     """As NAME==VERSION."""
+    python: str
+    """The version they are for, as 3.11."""
     size_bytes: int
 
 
@@ -106,10 +108,10 @@ def package(target: Path, wanted: Iterable[str] = (), *, with_python: bool = Fal
                 add_python(archive)
         partial.replace(target)
     except OSError as error:
-        raise CannotPackage(str(error)) from error
+        raise CannotPackage(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
     finally:
         partial.unlink(missing_ok=True)
-    return Packaged([f"{one.name}=={one.version}" for one in distributions], target.stat().st_size)
+    return Packaged([f"{one.name}=={one.version}" for one in distributions], _VERSION, target.stat().st_size)
 
 
 def closure(wanted: Iterable[str]) -> list[Distribution]:
