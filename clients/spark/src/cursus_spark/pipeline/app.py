@@ -16,6 +16,7 @@ from cursus_grpc.cli.running import run_command
 from cursus_grpc.cli.session import Group
 from cursus_spark.data_loss import DataLost
 from cursus_spark.options import OptionRefused
+from cursus_spark.pipeline.audit.command import audit
 from cursus_spark.planning import TopicMissing
 
 _RAISED: Final = re.compile(r"(?!(?:java|org|scala|py4j)\.)(?:\w+\.)+([A-Z]\w*): (.+)")
@@ -39,6 +40,9 @@ def script() -> None:
     For example: spark-submit --master spark://HOST:7077 "$(cursus-pipeline script)" archive ...
     """
     click.echo(Path(__file__).with_name("__main__.py"))
+
+
+pipeline.add_command(audit)
 
 
 def run(arguments: Sequence[str]) -> int:
