@@ -17,6 +17,7 @@ from cursus_grpc.cli.session import Group
 from cursus_spark.data_loss import DataLost
 from cursus_spark.options import OptionRefused
 from cursus_spark.pipeline.audit.command import audit
+from cursus_spark.pipeline.rollup.command import rollup
 from cursus_spark.planning import TopicMissing
 
 _RAISED: Final = re.compile(r"(?!(?:java|org|scala|py4j)\.)(?:\w+\.)+([A-Z]\w*): (.+)")
@@ -43,6 +44,7 @@ def script() -> None:
 
 
 pipeline.add_command(audit)
+pipeline.add_command(rollup)
 
 
 def run(arguments: Sequence[str]) -> int:
