@@ -7,25 +7,17 @@ from pathlib import Path
 from typing import Final
 
 import click
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
 
 from cursus_grpc.cli import places
 from cursus_grpc.cli.output import plural, say
 from cursus_grpc.cli.session import Command
 from cursus_spark.options import OptionRefused, Options
-from cursus_spark.pipeline.audit import checks, statistics
-from cursus_spark.pipeline.audit.batches import SCHEMA, batches
+from cursus_spark.pipeline.audit.examination import Question, examine
 from cursus_spark.pipeline.audit.findings import CHECKS, Severity
-from cursus_spark.pipeline.audit.report import Audit, page
-from cursus_spark.pipeline.audit.scope import Damage, Scope, find_scope, read, sound_pieces, survey
-from cursus_spark.pipeline.audit.statistics import Timeline
+from cursus_spark.pipeline.audit.report import page
+from cursus_spark.pipeline.audit.scope import Scope, find_scope
 from cursus_spark.pipeline.job import FOUND, Job, takes_job
-from cursus_spark.pipeline.progress import watched
 from cursus_spark.planning import ask
-
-_DAMAGED: Final = ("PartitionDamaged", "CorruptBatch")
-"""How a task fails that met a damaged log."""
 
 _RECORDS_A_TASK: Final = 1_000_000
 _MOST_TASKS: Final = 2_000
@@ -125,16 +117,9 @@ def audit(
     scope = ask(job.endpoint, lambda admin: find_scope(admin, topic, begin, until, partitions))
     severities = {name: said.get(name, _default(name, scope)) for name in CHECKS}
     say(f"auditing {plural(scope.records, 'record')} in {plural(len(scope.ranges), 'partition')} of {topic}")
+    question = Question(scope, window, severities)
     job.shuffle_into(min(scope.records // _RECORDS_A_TASK, _MOST_TASKS))
-    try:
-        outcome = _examine(job, scope, scope.damage, window, severities)
-    except PySparkException as error:
-        if not any(name in str(error) for name in _DAMAGED):
-            raise
-        say("the log is damaged; looking for what can be read")
-        with watched(job.spark, "surveying"):
-            found = survey(job.spark, job.endpoint, scope.ranges)
-        outcome = _examine(job, scope, (*scope.damage, *found), window, severities)
+    outcome = examine(job.spark, job.source_options, question)
     if report is not None:
         report.write_text(page(outcome), encoding="utf-8")
         say(f"report written to {report}")
@@ -146,36 +131,3 @@ def _default(name: str, scope: Scope) -> Severity:
     if name == "content-duplicates" and not scope.deduplicates_content:
         return Severity.NOTE  # nobody promised anything
     return CHECKS[name].default
-
-
-def _examine(
-    job: Job, scope: Scope, damage: tuple[Damage, ...], window_ms: int, severities: dict[str, Severity]
-) -> Audit:
-    """Read what is sound, in one pass for all checks but that of timestamps, and put together what it tells."""
-    pieces = sound_pieces(scope.ranges, [one for one in damage if one.end is not None])
-    stats = [statistics.PartitionStatistics(one.partition, one.start, one.end) for one in scope.ranges]
-    timeline = Timeline(0, 1)
-    hits: list[DataFrame] = []
-    if not pieces:
-        findings = checks.judge(hits, damage, severities)
-    else:
-        found = batches(read(job.spark, job.source_options, pieces, SCHEMA)).persist()
-        try:
-            with watched(job.spark, "reading records"):
-                stats = statistics.of_partitions(found, scope.ranges)
-            timeline = statistics.timeline(found, stats)
-            hits = [
-                checks.offset_gaps(found, pieces),
-                checks.append_order(found),
-                checks.sequences(found),
-                checks.contents(found, window_ms),
-            ]
-            if severities["timestamp-order"] is not Severity.OFF:
-                hits.append(checks.timestamp_order(read(job.spark, job.source_options, pieces, checks.TIMES_SCHEMA)))
-            with watched(job.spark, "checking"):
-                findings = checks.judge(hits, damage, severities)
-        finally:
-            found.unpersist()
-    made_ms = int(time.time() * 1_000)
-    broker = job.session.connection.broker
-    return Audit(scope.topic, broker, made_ms, window_ms, severities, stats, timeline, findings)

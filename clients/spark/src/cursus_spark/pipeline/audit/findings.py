@@ -169,15 +169,25 @@ def _span(begin: int, end: int, what: str) -> str:
     return f"{what} {begin:,}" if end - begin == 1 else f"{what}s {begin:,} to {end - 1:,}"
 
 
+def _some(hit: Hit, what: str) -> str:
+    """All of a span, or so many of it."""
+    span = _span(hit.first, hit.second, what)
+    return span if hit.count == hit.second - hit.first else f"{hit.count:,} of the {span}"
+
+
+def _where(hit: Hit) -> str:
+    return " before this" if hit.count == hit.second - hit.first else " in this batch"
+
+
 _SENTENCES: Final = {
-    "offset-gaps": lambda hit: f"{_span(hit.first, hit.second, 'offset')} missing",
+    "offset-gaps": lambda hit: f"{_some(hit, 'offset')} missing",
     "sequence-duplicates": lambda hit: (
         f"{_span(hit.first, hit.first + hit.count, 'sequence')} of {_who(hit)} also at offset {hit.second:,}"
     ),
     "sequence-conflicts": lambda hit: (
         f"{_span(hit.first, hit.first + hit.count, 'sequence')} of {_who(hit)}, other records at offset {hit.second:,}"
     ),
-    "sequence-gaps": lambda hit: f"{_span(hit.first, hit.second, 'sequence')} of {_who(hit)} missing before this",
+    "sequence-gaps": lambda hit: f"{_some(hit, 'sequence')} of {_who(hit)} missing{_where(hit)}",
     "sequence-order": lambda hit: (
         f"sequence {hit.first:,} of {_who(hit)} lies before the one in front of it, at offset {hit.second:,}"
     ),

@@ -5,7 +5,7 @@ Whatever comes from the topic or the broker is escaped before it goes into the p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
@@ -35,7 +35,7 @@ class Audit:
     broker: str
     made_ms: int
     window_ms: int
-    severities: dict[str, Severity]
+    severities: Mapping[str, Severity]
     partitions: Sequence[PartitionStatistics]
     timeline: Timeline
     findings: Sequence[Finding]

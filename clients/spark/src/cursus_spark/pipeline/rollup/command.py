@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import click
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from cursus_grpc import AsyncAdmin
 from cursus_grpc.cli.output import plural, say
@@ -151,20 +154,28 @@ def rollup(
     ask(job.endpoint, lambda admin: _check_topics(admin, [name for name in (topic, to) if name is not None]))
 
     job.shuffle_into(1)
-    reader = job.spark.readStream.format("cursus").schema(SCHEMA).options(**job.source_options)
-    reader = reader.option("subscribe", topic).option("startingOffsets", begin)
-    if max_records is not None:
-        reader = reader.option("maxOffsetsPerTrigger", max_records)
     asked = Rollup(window_ms, slide_ms, watermark_ms, by, measure, percentiles)
     outputs = Outputs(job.source_options, to, lake and lake.rstrip("/"), checkpoint.rstrip("/"))
-    writer = results(reader.load(), asked).writeStream.outputMode("append").queryName(f"rollup {topic}")
-    writer = writer.foreachBatch(outputs.store).option("checkpointLocation", checkpoint)
+    source = {"subscribe": topic, "startingOffsets": begin}
+    if max_records is not None:
+        source["maxOffsetsPerTrigger"] = str(max_records)
     totals = Totals()
-    query = (writer.trigger(availableNow=True) if available_now else writer).start()
-    outputs.query.set_result(str(query.id))
+    query = start(job.spark, source, asked, outputs, available_now=available_now)
     say(f"rolling up {topic}; checkpoint in {checkpoint}")
     finished = follow(query, totals.describe)
     _finish(job, totals, outputs, finished)
+
+
+def start(
+    spark: SparkSession, source: Mapping[str, str], asked: Rollup, outputs: Outputs, *, available_now: bool
+) -> StreamingQuery:
+    """Start the query, from where its checkpoint is. `source` says what it reads."""
+    rows = spark.readStream.format("cursus").schema(SCHEMA).options(**outputs.source_options).options(**source).load()
+    writer = results(rows, asked).writeStream.outputMode("append").foreachBatch(outputs.store)
+    writer = writer.option("checkpointLocation", outputs.checkpoint)
+    query = (writer.trigger(availableNow=True) if available_now else writer).start()
+    outputs.query.set_result(str(query.id))
+    return query
 
 
 async def _check_topics(admin: AsyncAdmin, topics: list[str]) -> None:

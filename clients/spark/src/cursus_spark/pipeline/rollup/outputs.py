@@ -19,7 +19,7 @@ from pyspark.sql import functions as fn
 _DONE: Final = "_SUCCESS"
 _TIMES: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
 _KEPT: Final = 2
-"""Batches beside the checkpoint that are kept: the last one may be repeated."""
+"""Batches beside the checkpoint that are kept: one more than may be repeated."""
 
 
 @dataclass
@@ -35,20 +35,20 @@ class Outputs:
     """Windows that this run has stored."""
 
     def store(self, found: DataFrame, batch: int) -> None:
+        spark = found.sparkSession
+        if self.lake is None and batch >= _KEPT:
+            _delete(spark, self._directory(batch - _KEPT))
         found = found.persist()
         try:
             # Also where the batch was stored before: what the query keeps between batches is kept by its tasks.
             count = found.count()
             if count == 0:
                 return
-            spark = found.sparkSession
             directory = self._directory(batch)
             if not _exists(spark, f"{directory}/{_DONE}"):
                 found.coalesce(1).sortWithinPartitions("window_start", "by").write.mode("overwrite").parquet(directory)
             if self.topic is not None:
                 self._publish(spark.read.schema(found.schema).parquet(directory), batch)
-            if self.lake is None and batch >= _KEPT:
-                _delete(spark, self._directory(batch - _KEPT))
             self.results += count
         finally:
             found.unpersist()
