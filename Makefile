@@ -18,7 +18,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RUNNABLE := $(VENV)/.runnable
 # What lint and fix look at, as far as it exists.
-CHECKED := $(wildcard proto/cursus_proto transport services clients tests bench tools)
+CHECKED := $(wildcard proto/cursus_proto transport services clients tests bench tools examples)
 # The pinned one, if it is installed, else whatever there is.
 BUF := $(firstword $(wildcard tools/node_modules/.bin/buf) $(shell command -v buf))
 PYTEST := $(BIN)/python -m pytest

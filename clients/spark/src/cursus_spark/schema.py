@@ -31,6 +31,7 @@ HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructF
 
 _EXTRA: Final[dict[str, DataType]] = {
     "append_time": TimestampType(),
+    "batch_offset": LongType(),
     "producer_id": BinaryType(),
     "producer_epoch": LongType(),
     "sequence": LongType(),
