@@ -27,6 +27,7 @@ from bench.jobs.spark import (
     Cache,
     Fill,
     FillKafka,
+    MakeKafkaTopic,
     Ran,
     SparkFollow,
     SparkPlan,
@@ -63,6 +64,8 @@ async def _do(job: str, arguments: dict[str, Any]) -> Any:
             return _fill(Fill(**arguments))
         case "FillKafka":
             return _fill_kafka(FillKafka(**arguments))
+        case "MakeKafkaTopic":
+            return _make_kafka_topic(MakeKafkaTopic(**arguments))
         case "Cache":
             return _cache(Cache(**arguments))
         case "SparkRead":
@@ -132,7 +135,20 @@ def _fill(job: Fill) -> Done:
     return Done()
 
 
+def _make_kafka_topic(job: MakeKafkaTopic) -> Done:
+    """By Kafka's own client, which is in the JVM with Spark's source."""
+    jvm: Any = _active()._jvm
+    settings = jvm.java.util.Properties()
+    settings.put("bootstrap.servers", job.address)
+    admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+    wanted = jvm.org.apache.kafka.clients.admin.NewTopic(job.topic, job.partitions, 1)
+    admin.createTopics(jvm.java.util.Collections.singleton(wanted)).all().get()
+    admin.close()
+    return Done()
+
+
 def _fill_kafka(job: FillKafka) -> Done:
+    _make_kafka_topic(MakeKafkaTopic(job.address, job.topic, job.partitions))
     options = {"kafka.bootstrap.servers": job.address, "topic": job.topic, "kafka.batch.size": str(_KAFKA_BATCH_BYTES)}
     _ready_rows(job.kind, job.rows, job.partitions).write.format("kafka").options(**options).save()
     return Done()

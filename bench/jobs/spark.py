@@ -30,8 +30,17 @@ class Fill:
 
 
 @dataclass(frozen=True, slots=True)
+class MakeKafkaTopic:
+    """Make a topic of Kafka. One that a producer makes by writing to it may leave that waiting for minutes."""
+
+    address: str
+    topic: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
 class FillKafka:
-    """Store rows in a topic of Kafka by Spark's own sink, in batches as large as ours."""
+    """Make a topic of Kafka and store rows in it by Spark's own sink, in batches as large as ours."""
 
     address: str
     topic: str

@@ -61,7 +61,7 @@ async def stage(setting: Setting, *, with_kafka: bool = True) -> AsyncIterator[S
         if compared:
             directory = setting.scratch / "kafka"
             directory.mkdir()
-            kafka = await running.enter_async_context(start_kafka(directory, PARTITIONS))
+            kafka = await running.enter_async_context(start_kafka(directory))
         broker = await running.enter_async_context(start_broker(setting.scratch / "broker"))
         spark = await running.enter_async_context(spark_driver(setting.scratch))
         admin = await running.enter_async_context(topics(broker.address))

@@ -7,7 +7,7 @@ from typing import Final
 
 from bench.clients import check
 from bench.compare import Round, Series, Side, take_turns
-from bench.jobs.spark import FLOOR_SOURCE, Cache, SparkWrite
+from bench.jobs.spark import FLOOR_SOURCE, Cache, MakeKafkaTopic, SparkWrite
 from bench.measures.spark_stage import FLOOR, KAFKA, OURS, PARTITIONS, ROWS_S, Costs, Stage, stage
 from bench.report import Bound, Figure, Result, ratio
 from bench.setting import Setting
@@ -42,7 +42,7 @@ async def measure(setting: Setting) -> Result:
             to_ours(OURS + _WRITTEN, Kind.UNIFORM, "1"),
             _to_floor(FLOOR + _MIXED, on, costs, Kind.MIXED),
             to_ours(OURS + _MIXED, Kind.MIXED, "all"),
-            *_to_kafka(on, costs),
+            *(await _to_kafka(on, costs)),
         ]
         series = await take_turns("spark-write", sides, setting, ROWS_S)
     return Result(
@@ -69,14 +69,15 @@ def _to_floor(name: str, on: Stage, costs: Costs, kind: Kind) -> Side:
     return Side(name, lambda number: costs.round(number, name, on.spark, SparkWrite(FLOOR_SOURCE, {}, kind), None))
 
 
-def _to_kafka(on: Stage, costs: Costs) -> list[Side]:
+async def _to_kafka(on: Stage, costs: Costs) -> list[Side]:
     if on.kafka is None:
         return []
     kafka = on.kafka
+    for kind in Kind:
+        await on.spark.run(MakeKafkaTopic(kafka.address, kind, PARTITIONS))
 
     def side(name: str, kind: Kind) -> Side:
-        # Made by the warm-up. Making one takes Kafka longer than it should be charged for.
-        job = SparkWrite("kafka", {"kafka.bootstrap.servers": kafka.address, "topic": f"write-{kind}"}, kind)
+        job = SparkWrite("kafka", {"kafka.bootstrap.servers": kafka.address, "topic": kind.value}, kind)
         return Side(name, lambda number: costs.round(number, name, on.spark, job, kafka))
 
     return [side(KAFKA, Kind.UNIFORM), side(KAFKA + _MIXED, Kind.MIXED)]
