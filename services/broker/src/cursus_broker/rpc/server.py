@@ -112,6 +112,11 @@ class Server:
         for name in ("", *(service.full_name for service in SERVICES)):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
+    @property
+    def connections(self) -> int:
+        """Connections that are open."""
+        return len(self._server.connections)
+
     async def stop(self, grace_s: float) -> None:
         """Tell health checks, take no new calls, let running ones go on for `grace_s`, then end them."""
         await self._health.enter_graceful_shutdown()
