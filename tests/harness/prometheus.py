@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import urllib.parse
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -19,15 +20,19 @@ from tests.harness.http import get
 from tests.harness.processes import STOP_DEADLINE_S, free_port
 from tests.harness.waiting import eventually
 
-PROMETHEUS: Final = shutil.which("prometheus")
-PROMTOOL: Final = shutil.which("promtool")
+_BIN: Final = Path(__file__).parents[2] / "tools" / "bin"
 
-needs_prometheus = pytest.mark.skipif(
-    PROMETHEUS is None, reason="there is no prometheus on PATH; Debian's package `prometheus` has it"
-)
-needs_promtool = pytest.mark.skipif(
-    PROMTOOL is None, reason="there is no promtool on PATH; Debian's package `prometheus` has it"
-)
+
+def _found(program: str) -> str | None:
+    return shutil.which(program, path=f"{_BIN}{os.pathsep}{os.environ.get('PATH', '')}")
+
+
+PROMETHEUS: Final = _found("prometheus")
+PROMTOOL: Final = _found("promtool")
+_ABSENT: Final = "is neither in tools/bin, where .ci/run puts it, nor on PATH; Debian's package `prometheus` has it"
+
+needs_prometheus = pytest.mark.skipif(PROMETHEUS is None, reason=f"prometheus {_ABSENT}")
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason=f"promtool {_ABSENT}")
 
 
 @dataclass(frozen=True)
