@@ -88,7 +88,7 @@ async def test_rules_and_dashboard_ask_only_for_what_is_exported_and_get_it(tmp_
                 answers: dict[str, list[Any]] = {}
 
                 async def all_answered() -> bool:
-                    await legacy.ask("PUBLISH topic=orders acks=1 message=over-tcp producerId=p")
+                    assert "ERROR" not in await legacy.ask("PUBLISH topic=orders acks=1 producerId=p message=over TCP")
                     await legacy.ask("NO SUCH COMMAND")
                     for where, expression in dashboard_queries():
                         answers[where] = await prometheus.query(with_values(expression))
