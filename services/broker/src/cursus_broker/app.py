@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -122,7 +122,7 @@ async def serve(
             grpc_port = server.bind(settings.host, settings.grpc_port, settings.tls)
             async with (
                 HttpServer(metrics_handler(broker.metrics.registry)) as metrics_server,
-                _background(broker),
+                _background(broker, server.follow_certificates),
             ):
                 metrics_address = await _listen(metrics_server, settings.host, settings.metrics_port)
                 stopping = Stopping()
@@ -157,7 +157,9 @@ async def _listen(server: HttpServer, host: str, port: int) -> tuple[str, int]:
 
 
 @asynccontextmanager
-async def _background(broker: Broker) -> AsyncIterator[None]:
+async def _background(
+    broker: Broker, follow_certificates: Callable[[], Coroutine[None, None, None]]
+) -> AsyncIterator[None]:
     """The loops beside the calls. One that dies takes the process down, loudly."""
     settings, catalog = broker.settings, broker.catalog
 
@@ -174,6 +176,7 @@ async def _background(broker: Broker) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as tasks:
         loops = [
             tasks.create_task(broker.coordinator.run(), name="group-sessions"),
+            tasks.create_task(follow_certificates(), name="certificates"),
             tasks.create_task(_every(settings.topics.retention_check_ms / 1000, catalog.retain), name="retention"),
             tasks.create_task(_every(settings.publish.cleanup_interval_ms / 1000, clean_content), name="dedup-cleanup"),
             tasks.create_task(_every(60.0, forget_producers), name="idle-producers"),
