@@ -17,13 +17,14 @@ import grpc
 import pytest
 
 from cursus_grpc import AsyncConsumer, AsyncProducer, RecordMetadata
+from cursus_proto.v1 import consume_service_pb2 as consume_pb
 from cursus_proto.v1 import publish_service_pb2 as publish_pb
 from cursus_proto.v1.records_pb2 import OffsetSpec
-from tests.harness.clients import Client, publish_request, reason
+from tests.harness.clients import Client, publish_request, reason, stored_records
 from tests.harness.gateway import GatewayProcess, LegacyClient, envelope
 from tests.harness.legacy_wire import Message, batch_body
 from tests.harness.processes import BrokerProcess, free_port
-from tests.harness.streams import ConsumeStream, within_deadline
+from tests.harness.streams import within_deadline
 from tests.harness.waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -121,15 +122,20 @@ class Load:
         """A grpcio client that follows a log, and begins again where its stream broke."""
         values = self.acknowledged["reader"] = []
         while not self.stopping:
+            start = consume_pb.ConsumeStart(topic="unary", partition=0, start_at=OffsetSpec(offset=len(values)))
+            requests: asyncio.Queue[consume_pb.ConsumeRequest] = asyncio.Queue()
+            requests.put_nowait(consume_pb.ConsumeRequest(start=start))
             async with Client.connect(self.broker) as client:
+                call = client.consuming.Consume(_queued(requests))
                 try:
-                    async with ConsumeStream.open(client, "unary", start_at=OffsetSpec(offset=len(values))) as stream:
-                        while not self.stopping:
-                            records = await stream.next()
-                            assert records is not None, "the stream ended without a reason"
-                            values += [one.value for one in records]
+                    while not self.stopping:
+                        answer = await within_deadline(call.read())
+                        assert isinstance(answer, consume_pb.ConsumeResponse), "the stream ended without a reason"
+                        values += [one.value for batch in answer.batches.batches for one in stored_records(batch)]
                 except grpc.aio.AioRpcError as error:
                     self._saw(error)
+                finally:
+                    call.cancel()
 
     async def legacy_text(self) -> None:
         """Single messages over TCP, sent again when they are refused or unanswered; known by their content then."""
