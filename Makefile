@@ -22,7 +22,7 @@ CHECKED := $(wildcard proto/cursus_proto transport services clients tests bench 
 # The pinned one, if it is installed, else whatever there is.
 BUF := $(firstword $(wildcard tools/node_modules/.bin/buf) $(shell command -v buf))
 PYTEST := $(BIN)/python -m pytest
-SUITES := unit property integration crash e2e spark
+SUITES := unit property integration crash e2e deploy spark
 # What also runs on the newest Python of this machine, in an environment of its own.
 NEWEST_SUITES := unit property integration
 NEWEST = $(shell $(PYTHON) tools/newest_python.py)
@@ -67,6 +67,7 @@ test-property:  ## Run the hypothesis tests
 test-integration:  ## Run the tests against one real service process
 test-crash:  ## Run the tests that kill, tear and fill up
 test-e2e:  ## Run the user's stories over all services
+test-deploy:  ## Run the tests of operating it: metrics, alerts, draining; some need Prometheus
 test-spark:  ## Run the tests of the Spark source, sink and jobs; needs Java 17
 $(SUITES:%=test-%): test-%: $(READY)
 	@if [ -d tests/$* ]; then set -x; $(PYTEST) tests/$*; else echo "tests/$*: none yet"; fi

@@ -168,6 +168,15 @@ class ServiceProcess:
         return f"--- end of {self._log_path.name}:\n{self.log[-_SHOWN_LOG_BYTES:]}"
 
 
+async def free_port() -> int:
+    """A port that nobody uses now, for what has to be found again where it was."""
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port: int = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    return port
+
+
 def _inherited_environment() -> dict[str, str]:
     """Ours without its CURSUS_* variables: a developer's settings must not decide a test."""
     return {name: value for name, value in os.environ.items() if not name.startswith("CURSUS_")}

@@ -166,6 +166,13 @@ async def test_metrics_move_with_what_happens(broker: BrokerProcess) -> None:
         "cursus_storage_segments",
         "cursus_storage_open_files",
         "cursus_tail_bytes",
+        "cursus_sync_duration_seconds_count",
+        "cursus_broker_connections",
+        "cursus_broker_start_seconds",
+        'cursus_disk_size_bytes{directory="data"}',
+        'cursus_disk_free_bytes{directory="data"}',
+        "process_start_time_seconds",
+        "process_open_fds",
     ):
         assert normalized[name] > 0, name
 

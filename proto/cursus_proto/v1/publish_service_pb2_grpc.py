@@ -78,6 +78,8 @@ class PublishServiceServicer:
         one outcome, in request order, several of which may share a response. Batches may be in flight up to the byte
         window in `opened`; beyond it the broker stops reading. A refused batch is answered in its place and does not
         end the stream, which many producers may share. Closing the sending side ends the stream after the last outcome.
+        A broker that stops ends it with SHUTTING_DOWN after the outcomes of all batches it took: those without one are not
+        stored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

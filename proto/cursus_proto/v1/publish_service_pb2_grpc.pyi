@@ -46,6 +46,8 @@ class PublishServiceStub:
     one outcome, in request order, several of which may share a response. Batches may be in flight up to the byte
     window in `opened`; beyond it the broker stops reading. A refused batch is answered in its place and does not
     end the stream, which many producers may share. Closing the sending side ends the stream after the last outcome.
+    A broker that stops ends it with SHUTTING_DOWN after the outcomes of all batches it took: those without one are not
+    stored.
     """
     DescribeProducers: _grpc.UnaryUnaryMultiCallable[_publish_service_pb2.DescribeProducersRequest, _publish_service_pb2.DescribeProducersResponse]
     """Tells what a partition has stored of producers, and by which checksum a producer can prove that it is the same as
@@ -82,6 +84,8 @@ class PublishServiceAsyncStub(PublishServiceStub):
     one outcome, in request order, several of which may share a response. Batches may be in flight up to the byte
     window in `opened`; beyond it the broker stops reading. A refused batch is answered in its place and does not
     end the stream, which many producers may share. Closing the sending side ends the stream after the last outcome.
+    A broker that stops ends it with SHUTTING_DOWN after the outcomes of all batches it took: those without one are not
+    stored.
     """
     DescribeProducers: _aio.UnaryUnaryMultiCallable[_publish_service_pb2.DescribeProducersRequest, _publish_service_pb2.DescribeProducersResponse]  # type: ignore[assignment]
     """Tells what a partition has stored of producers, and by which checksum a producer can prove that it is the same as
@@ -127,6 +131,8 @@ class PublishServiceServicer(metaclass=_abc_1.ABCMeta):
         one outcome, in request order, several of which may share a response. Batches may be in flight up to the byte
         window in `opened`; beyond it the broker stops reading. A refused batch is answered in its place and does not
         end the stream, which many producers may share. Closing the sending side ends the stream after the last outcome.
+        A broker that stops ends it with SHUTTING_DOWN after the outcomes of all batches it took: those without one are not
+        stored.
         """
 
     @_abc_1.abstractmethod

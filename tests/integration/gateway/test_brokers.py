@@ -29,7 +29,7 @@ from cursus_proto.v1 import (
 from cursus_proto.v1 import publish_service_pb2 as pb
 from tests.harness.gateway import GatewayProcess, LegacyClient, Stack, envelope, read_batch, running_stack
 from tests.harness.legacy_wire import Message, batch_body
-from tests.harness.processes import BrokerProcess
+from tests.harness.processes import BrokerProcess, free_port
 from tests.harness.waiting import eventually
 
 
@@ -40,14 +40,6 @@ async def health(address: str) -> tuple[int, str]:
     head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
     writer.close()
     return int(head.split()[1]), body
-
-
-async def free_port() -> int:
-    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-    port: int = server.sockets[0].getsockname()[1]
-    server.close()
-    await server.wait_closed()
-    return port
 
 
 async def test_without_a_broker_requests_fail_clearly_and_health_says_why(tmp_path: Path) -> None:

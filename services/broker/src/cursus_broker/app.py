@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +21,7 @@ from cursus_broker.log.engine import SegmentEngine
 from cursus_broker.log.files import Files, RealFiles
 from cursus_broker.metadata.model import Snapshot
 from cursus_broker.metadata.store import MetadataStore
+from cursus_broker.observability.lag import LagAges
 from cursus_broker.observability.metrics import BrokerMetrics
 from cursus_broker.publish.dedup import ContentLimits
 from cursus_broker.publish.publisher import Admit, Publisher, PublisherSettings
@@ -45,6 +46,7 @@ T = TypeVar("T")
 # Descriptors for everything but segments: connections, metadata, threads' wake-ups.
 _OTHER_FILES: Final = 2_048
 _LEDGER_CHECK_S: Final = 10.0
+_LAG_CHECK_S: Final = 5.0
 # Appended since producers were last remembered: what a start after a crash has to read of a partition's headers.
 _LEDGER_BYTES: Final = 64 * 1024 * 1024
 # Producers forgotten since: a start after a crash would know them again, and others would have to make room for them.
@@ -61,6 +63,7 @@ class Broker:
     coordinator: GroupCoordinator
     publisher: Publisher
     metrics: BrokerMetrics
+    ages: LagAges
 
     @classmethod
     @asynccontextmanager
@@ -71,8 +74,12 @@ class Broker:
         with locked(settings.data_dir):
             settings.segment_dir.mkdir(parents=True, exist_ok=True)
             async with AsyncExitStack() as closing:
+                metrics = BrokerMetrics()
+                metrics.watch_disks({"data": settings.data_dir, "logs": settings.segment_dir})
                 threads = closing.enter_context(ThreadPoolExecutor(2, "unpack"))
-                engine = SegmentEngine(settings.segment_dir, settings.log, files=files or RealFiles())
+                engine = SegmentEngine(
+                    settings.segment_dir, settings.log, files=files or RealFiles(), observe_sync=metrics.observe_sync
+                )
                 await closing.enter_async_context(engine)
                 database = settings.data_dir / "metadata.db"
                 await refuse_lost_metadata(database, engine)
@@ -86,10 +93,10 @@ class Broker:
                 coordinator = GroupCoordinator(store, catalog, snapshot, limits=limits)
                 await coordinator.partitions_opened()
                 catalog.on_change(coordinator.topics_changed)
-                metrics = BrokerMetrics()
-                metrics.watch(catalog, coordinator, lambda: engine.open_descriptors)
+                ages = LagAges(catalog, coordinator)
+                metrics.watch(catalog, coordinator, lambda: engine.open_descriptors, ages)
                 publisher = Publisher(catalog, _publisher_settings(settings), metrics, _runner(threads), admit)
-                yield cls(settings, snapshot, catalog, coordinator, publisher, metrics)
+                yield cls(settings, snapshot, catalog, coordinator, publisher, metrics, ages)
 
 
 async def serve(
@@ -115,12 +122,14 @@ async def serve(
             grpc_port = server.bind(settings.host, settings.grpc_port, settings.tls)
             async with (
                 HttpServer(metrics_handler(broker.metrics.registry)) as metrics_server,
-                _background(broker),
+                _background(broker, server.follow_certificates),
             ):
                 metrics_address = await _listen(metrics_server, settings.host, settings.metrics_port)
                 stopping = Stopping()
                 await server.start(_servicers(broker, grpc_port, stopping))
                 settle_memory()
+                start_seconds = time.monotonic() - started
+                broker.metrics.serving(start_seconds, lambda: server.connections)
                 health = Health(None, {"broker": "ready"})
                 announce(grpc=(settings.host, grpc_port), health=health_address, metrics=metrics_address)
                 log.info(
@@ -128,7 +137,7 @@ async def serve(
                     version=__version__,
                     grpc_port=grpc_port,
                     topics=len(broker.snapshot.topics),
-                    start_seconds=round(time.monotonic() - started, 3),
+                    start_seconds=round(start_seconds, 3),
                 )
                 await stop.wait()
                 health = Health(NOT_LISTENING, {"broker": "stopping"})
@@ -148,7 +157,9 @@ async def _listen(server: HttpServer, host: str, port: int) -> tuple[str, int]:
 
 
 @asynccontextmanager
-async def _background(broker: Broker) -> AsyncIterator[None]:
+async def _background(
+    broker: Broker, follow_certificates: Callable[[], Coroutine[None, None, None]]
+) -> AsyncIterator[None]:
     """The loops beside the calls. One that dies takes the process down, loudly."""
     settings, catalog = broker.settings, broker.catalog
 
@@ -165,9 +176,11 @@ async def _background(broker: Broker) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as tasks:
         loops = [
             tasks.create_task(broker.coordinator.run(), name="group-sessions"),
+            tasks.create_task(follow_certificates(), name="certificates"),
             tasks.create_task(_every(settings.topics.retention_check_ms / 1000, catalog.retain), name="retention"),
             tasks.create_task(_every(settings.publish.cleanup_interval_ms / 1000, clean_content), name="dedup-cleanup"),
             tasks.create_task(_every(60.0, forget_producers), name="idle-producers"),
+            tasks.create_task(_every(_LAG_CHECK_S, broker.ages.look), name="lag-ages"),
             tasks.create_task(_every(_LEDGER_CHECK_S, save_ledgers), name="ledgers"),
         ]
         try:

@@ -20,6 +20,7 @@ from cursus_gateway.connection import RECEIVE_BYTES, Connection
 from cursus_gateway.requests import Services
 from cursus_gateway.session import Session
 from cursus_gateway.settings import GatewaySettings, ReplyProfile, TlsSettings
+from cursus_service.tls import CertificateWatch
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +39,8 @@ class Gate:
         self._connections: set[Connection] = set()
         self._sessions: set[Session] = set()
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
-        self._tls = _server_context(settings.tls)
+        self._certificates = _certificates(settings.tls)
+        self._tls = None if self._certificates is None else self._certificates.context
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._lane = 0
@@ -56,6 +58,8 @@ class Gate:
             addresses.append(listening.getsockname()[:2])
             self._own(self._accept(listening, listen.profile))
         self._own(self._sweep())
+        if self._certificates is not None:
+            self._own(self._certificates.run())
         return addresses
 
     async def stop(self, grace_s: float) -> None:
@@ -212,10 +216,8 @@ def _keep_alive(accepted: socket.socket) -> None:
             accepted.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _server_context(settings: TlsSettings) -> ssl.SSLContext | None:
-    if settings.cert is None:
+def _certificates(settings: TlsSettings) -> CertificateWatch | None:
+    cert, key = settings.cert, settings.key
+    if cert is None or key is None:
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(settings.cert, settings.key)
-    return context
+    return CertificateWatch((cert, key), lambda context: context.load_cert_chain(cert, key))

@@ -2,7 +2,7 @@
 
 A stream that breaks is opened again while there is work. A batch that had been sent and was not answered is then sent
 again only if the broker recognises repetitions of it; otherwise nobody knows whether it is stored, and its sender is
-told so.
+told so. A broker that ends the stream because it stops has answered all it took, so the rest is sent again in any case.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import grpc
 import structlog
 
-from cursus_gateway.refusals import BROKER_UNAVAILABLE, OUTCOME_UNKNOWN, Refused
+from cursus_gateway.refusals import BROKER_UNAVAILABLE, OUTCOME_UNKNOWN, SHUTTING_DOWN, Refused
 from cursus_gateway.statuses import refused_by_call, refused_by_status
 from cursus_proto.internal.v1 import opaque_pb2
 from cursus_proto.v1 import publish_service_pb2 as pb
@@ -110,13 +110,15 @@ class PublishPipeline:
                     self._work.clear()
                     await self._work.wait()
                 self._answered = False
+                all_taken_answered = False
                 try:
                     await self._converse()
                 except grpc.aio.AioRpcError as error:
                     refused = refused_by_call(error)
                     self._last_failure = str(refused)
+                    all_taken_answered = refused.reason == SHUTTING_DOWN
                     log.debug("upstream.publish_stream.broken", reason=str(refused))
-                self._resend_or_refuse()
+                self._resend_or_refuse(all_taken_answered=all_taken_answered)
                 pause_s = _FIRST_PAUSE_S if self._answered else min(2 * pause_s, _LONGEST_PAUSE_S)
                 await asyncio.sleep(pause_s)
         finally:
@@ -135,6 +137,8 @@ class PublishPipeline:
             writing = asyncio.ensure_future(self._write_all(call))
             try:
                 await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
+                # A write may be the first to notice the end; answers that came before it are still to be read.
+                await asyncio.wait((reading,))
             finally:
                 writing.cancel()
                 reading.cancel()
@@ -174,11 +178,11 @@ class PublishPipeline:
                     submission.refuse(refused_by_status(outcome.refused))
                 self._release(submission)
 
-    def _resend_or_refuse(self) -> None:
+    def _resend_or_refuse(self, *, all_taken_answered: bool) -> None:
         """After the end of a stream: what may be repeated goes back to the head of the queue."""
-        again = [s for s in self._in_flight if s.repeatable and not s.outcome.done()]
+        again = [s for s in self._in_flight if (s.repeatable or all_taken_answered) and not s.outcome.done()]
         for submission in self._in_flight:
-            if not submission.repeatable or submission.outcome.done():
+            if not (submission.repeatable or all_taken_answered) or submission.outcome.done():
                 reason = "the broker went away before it answered; the batch may be stored"
                 submission.refuse(Refused(OUTCOME_UNKNOWN, reason))
                 self._release(submission)

@@ -23,6 +23,8 @@ BROKER_UNAVAILABLE: Final = "BROKER_UNAVAILABLE"
 """No broker answered within the request's time. Nothing was done."""
 OUTCOME_UNKNOWN: Final = "OUTCOME_UNKNOWN"
 """The broker went away with the request; it may have been done."""
+SHUTTING_DOWN: Final = "SHUTTING_DOWN"
+"""The broker's own reason when it stops in order. What it took before, it has answered."""
 TOPIC_DIFFERS: Final = "TOPIC_DIFFERS"
 """The topic exists, and does not do what its creator asks for."""
 INTERNAL: Final = "INTERNAL"
@@ -84,7 +86,7 @@ SPELLINGS: Final[Mapping[str, Spelling]] = {
     "OFFSET_REGRESSION": Spelling("offset_regression", Kind.CONFLICT),
     "GROUP_NOT_EMPTY": Spelling("group_not_empty", Kind.CONFLICT, ("group", "members")),
     "INCONSISTENT_GROUP": Spelling("inconsistent_group", Kind.CONFLICT),
-    "SHUTTING_DOWN": Spelling("broker_unavailable", Kind.AVAILABILITY),
+    SHUTTING_DOWN: Spelling("broker_unavailable", Kind.AVAILABILITY),
     "STORAGE_FAILED": Spelling("storage_failed", Kind.AVAILABILITY),
     "WRITE_TIMEOUT": Spelling("write_timeout", Kind.AVAILABILITY),
     "RESOURCE_LIMIT": Spelling("resource_limit", Kind.AVAILABILITY),

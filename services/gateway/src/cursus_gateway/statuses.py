@@ -9,7 +9,7 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
-from cursus_gateway.refusals import BROKER_UNAVAILABLE, INTERNAL, Refused
+from cursus_gateway.refusals import BROKER_UNAVAILABLE, INTERNAL, SHUTTING_DOWN, Refused
 
 DOMAIN: Final = "cursus"
 
@@ -39,4 +39,4 @@ def refused_by_call(error: grpc.aio.AioRpcError) -> Refused:
 
 def is_transient(refused: Refused) -> bool:
     """Whether the same call may succeed in a moment, at this broker or another."""
-    return refused.reason in (BROKER_UNAVAILABLE, "SHUTTING_DOWN")
+    return refused.reason in (BROKER_UNAVAILABLE, SHUTTING_DOWN)

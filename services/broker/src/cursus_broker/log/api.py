@@ -152,6 +152,10 @@ class Log(Protocol):
     @property
     def segment_count(self) -> int: ...
 
+    @property
+    def refusal(self) -> str | None:
+        """Why appends are refused, since the disk failed; None while they are not."""
+
     # Counters for metrics, since the log was opened.
     appended_records: int
     appended_bytes: int
@@ -178,6 +182,12 @@ class Log(Protocol):
         """Headers of the entries from the one that holds `offset` to the end, without reading payloads.
 
         Raises OffsetOutOfRange, PartitionDamaged.
+        """
+
+    async def header_at(self, offset: Offset) -> EntryHeader | None:
+        """Header of the entry that holds `offset`, without its payload; None at `next_offset`.
+
+        Raises OffsetOutOfRange, PartitionDamaged, StorageFailed.
         """
 
     async def find_time(self, time_ms: int) -> TimedOffset | None:

@@ -25,7 +25,7 @@ from cursus_broker.log.files import Files, RealFiles
 from cursus_broker.log.log import SegmentLog
 from cursus_broker.log.names import CLOSED_MARK, DELETED_PREFIX, ORPHANED_PREFIX
 from cursus_broker.log.recovery import OpenedLog, recover
-from cursus_broker.log.resources import Fault, Resources, no_fault
+from cursus_broker.log.resources import Fault, ObserveSync, Resources, no_fault, unobserved
 from cursus_broker.log.settings import LogSettings
 from cursus_broker.log.sync import BULK_AT, FLUSH_CONCURRENCY, Flusher
 
@@ -44,6 +44,7 @@ class SegmentEngine:
         files: Files | None = None,
         executor: Executor | None = None,
         fault: Fault = no_fault,
+        observe_sync: ObserveSync = unobserved,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         """`executor` runs reads, recovery and deletion; the engine makes its own if there is none. Syncs always have
@@ -53,12 +54,12 @@ class SegmentEngine:
         self._root = str(root)
         self._settings = settings or LogSettings()
         self._files = files or RealFiles()
-        self._resources = Resources.of(self._files, self._settings, fault)
+        self._resources = Resources.of(self._files, self._settings, fault, observe_sync)
         self._own_executor = ThreadPoolExecutor(_FILE_THREADS, "log-files") if executor is None else None
         self._executor: Executor = executor or self._own_executor  # type: ignore[assignment]  # one of the two is set
         self._sync_executor = ThreadPoolExecutor(_SYNC_THREADS, "log-sync")
         self._loop = asyncio.get_running_loop()
-        self._flusher = Flusher(self._files, self._root, self._settings.linger_ms, self._sync_executor)
+        self._flusher = Flusher(self._files, self._root, self._settings.linger_ms, self._sync_executor, observe_sync)
         self._logs: dict[tuple[str, int], SegmentLog] = {}
         self._mark_lock = threading.Lock()
         self._mark_taken = self._found_mark = False

@@ -265,6 +265,9 @@ class SegmentLog:
     def headers(self, offset: Offset) -> AsyncIterator[EntryHeader]:
         return self._reader.headers(offset)
 
+    async def header_at(self, offset: Offset) -> EntryHeader | None:
+        return await self._reader.header_at(offset)
+
     async def find_time(self, time_ms: int) -> TimedOffset | None:
         return await self._reader.find_time(time_ms)
 
@@ -300,7 +303,9 @@ class SegmentLog:
                 # Trimmed while the sync was on its way. Nothing of it is left to lose.
                 if not segment.removed:
                     raise
-        self.count_sync(time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        self._resources.observe_sync(seconds)
+        self.count_sync(seconds)
 
     def count_sync(self, seconds: float) -> None:
         # Written by one sync at a time, so a thread may: the loop only reads them.

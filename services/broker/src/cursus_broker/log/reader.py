@@ -66,6 +66,16 @@ class LogReader:
             for header in found:
                 yield header
 
+    async def header_at(self, offset: int) -> EntryHeader | None:
+        self._extent.require(offset)
+        if offset == self._extent.next_offset:
+            return None
+        segment = self._extent.segment_of(offset)
+        hint = self._hint(segment, offset)
+        work = partial(segment.read_headers, self._resources, hint, offset, segment.size_bytes, 1)
+        found, _ = await self._in_thread(offset, segment, work)
+        return found[0]
+
     async def find_time(self, time_ms: int) -> TimedOffset | None:
         extent = self._extent
         for segment in tuple(extent.segments):

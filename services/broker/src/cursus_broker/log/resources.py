@@ -22,6 +22,14 @@ def no_fault(_point: str) -> None:
     """The fault hook of a broker that is not under test."""
 
 
+ObserveSync = Callable[[float], None]
+"""Told after every sync how many seconds it took. Called in threads."""
+
+
+def unobserved(_seconds: float) -> None:
+    """For logs whose syncs nobody measures."""
+
+
 @dataclass(frozen=True, slots=True)
 class Resources:
     files: Files
@@ -29,8 +37,12 @@ class Resources:
     indexes: IndexCache
     settings: LogSettings
     fault: Fault = no_fault
+    observe_sync: ObserveSync = unobserved
     buffers: ReadBuffers = field(default_factory=lambda: ReadBuffers(READ_BUFFER_BYTES))
 
     @classmethod
-    def of(cls, files: Files, settings: LogSettings, fault: Fault = no_fault) -> Resources:
-        return cls(files, DescriptorPool(files, settings.open_files), IndexCache(), settings, fault)
+    def of(
+        cls, files: Files, settings: LogSettings, fault: Fault = no_fault, observe_sync: ObserveSync = unobserved
+    ) -> Resources:
+        pool = DescriptorPool(files, settings.open_files)
+        return cls(files, pool, IndexCache(), settings, fault, observe_sync)

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, Protocol
 
 from cursus_broker.errors import StorageFailed
 from cursus_broker.log.files import Files
+from cursus_broker.log.resources import ObserveSync, unobserved
 from cursus_broker.log.segment import Segment
 
 FLUSH_CONCURRENCY: Final = 2
@@ -212,10 +213,18 @@ class Flusher:
     the last sync is over for long enough; and earlier still for one that somebody asked for. Few at a time, oldest
     first; very many are synced together."""
 
-    def __init__(self, files: Files, root: str, linger_ms: int, executor: Executor) -> None:
+    def __init__(
+        self,
+        files: Files,
+        root: str,
+        linger_ms: int,
+        executor: Executor,
+        observe_sync: ObserveSync = unobserved,
+    ) -> None:
         self._files = files
         self._root = root
         self._linger = linger_ms / 1000
+        self._observe_sync = observe_sync
         self._executor = executor
         self._loop = asyncio.get_running_loop()
         # The dirty logs in the order of their deadlines, which is the order they became dirty in.
@@ -361,6 +370,7 @@ class Flusher:
             # Not possible here, or somebody's write failed, maybe a foreign one: each file knows about itself.
             return [_outcome(source, plan) for source, plan in parts]
         seconds = time.perf_counter() - started
+        self._observe_sync(seconds)  # once: it was one sync
         for source, _ in parts:
             source.count_sync(seconds)
         return [None] * len(parts)

@@ -8,16 +8,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from cursus_broker import __version__
 from cursus_broker.groups.coordinator import GroupCoordinator
 from cursus_broker.log.api import Entry
+from cursus_broker.observability.disks import DiskCollector
+from cursus_broker.observability.lag import LagAges
 from cursus_broker.topics.catalog import Catalog
 
 # From a tenth of a millisecond, a local round trip, to ten seconds, the longest grace.
@@ -44,6 +48,12 @@ class BrokerMetrics:
             buckets=_LATENCY_BUCKETS,
             registry=self.registry,
         )
+        self._sync_time = Histogram(
+            "cursus_sync_duration_seconds",
+            "Time a disk sync took. One that covers many partitions counts once.",
+            buckets=_LATENCY_BUCKETS,
+            registry=self.registry,
+        )
         self._cleaned = Counter(
             "cursus_dedup_cleanup",
             "Contents forgotten because they fell out of the deduplication window.",
@@ -55,7 +65,17 @@ class BrokerMetrics:
         Gauge(
             "cursus_broker_info", "Always 1; the label tells the version.", ["version"], registry=self.registry
         ).labels(__version__).set(1)
+        self._started = Gauge(
+            "cursus_broker_start_seconds",
+            "How long the last start took, from the first port to serving, recovery included.",
+            registry=self.registry,
+        )
+        self._connections = Gauge(
+            "cursus_broker_connections", "gRPC connections that are open.", registry=self.registry
+        )
+        ProcessCollector(registry=self.registry)
         self.observe_publish = self._publish_latency.observe
+        self.observe_sync = self._sync_time.observe
         self._duplicates: Tally[tuple[str, str]] = Tally()
 
     def duplicate(self, topic: str, kind: str, records: int) -> None:
@@ -74,10 +94,21 @@ class BrokerMetrics:
     def stream_closed(self, method: str) -> None:
         self._open_streams.labels(method).dec()
 
-    def watch(self, catalog: Catalog, coordinator: GroupCoordinator, open_files: Callable[[], int]) -> None:
+    def watch(
+        self, catalog: Catalog, coordinator: GroupCoordinator, open_files: Callable[[], int], ages: LagAges
+    ) -> None:
         """Export the state of topics and groups from now on."""
         loop = asyncio.get_running_loop()
-        self.registry.register(_StateCollector(loop, catalog, coordinator, self._duplicates, open_files))
+        self.registry.register(_StateCollector(loop, catalog, coordinator, self._duplicates, open_files, ages))
+
+    def watch_disks(self, directories: Mapping[str, Path]) -> None:
+        """Export how full the file systems of these directories are."""
+        self.registry.register(DiskCollector(directories))
+
+    def serving(self, start_seconds: float, connections: Callable[[], int]) -> None:
+        """The broker is up."""
+        self._started.set(start_seconds)
+        self._connections.set_function(connections)
 
 
 class _StateCollector(Collector):
@@ -93,12 +124,14 @@ class _StateCollector(Collector):
         coordinator: GroupCoordinator,
         duplicates: Tally[tuple[str, str]],
         open_files: Callable[[], int],
+        ages: LagAges,
     ) -> None:
         self._loop = loop
         self._catalog = catalog
         self._coordinator = coordinator
         self._duplicates = duplicates
         self._open_files = open_files
+        self._ages = ages
 
     def describe(self) -> list[Metric]:
         """Nothing in advance: registering must not gather."""
@@ -127,6 +160,11 @@ class _StateCollector(Collector):
             "cursus_partition_written_bytes", "Bytes appended since the start.", labels=by_partition
         )
         damaged = GaugeMetricFamily("cursus_damaged_partitions", "Partitions that cannot be served.", labels=("topic",))
+        failed = GaugeMetricFamily(
+            "cursus_failed_partitions",
+            "Partitions that take no more until the broker is started again, because their disk failed.",
+            labels=("topic",),
+        )
         remembered = GaugeMetricFamily("cursus_dedup_entries", "Contents remembered now.", labels=("topic",))
         forgotten = CounterMetricFamily(
             "cursus_dedup_forgotten_early",
@@ -151,13 +189,14 @@ class _StateCollector(Collector):
                 remembered.add_metric((topic.name,), len(topic.content))
             if topic.content.forgotten_early:
                 forgotten.add_metric((topic.name,), topic.content.forgotten_early)
-            remembered_producers = 0
+            remembered_producers = refusing = 0
             causes: Tally[str] = Tally()
             for partition in healthy:
                 remembered_producers += len(partition.producers)
                 if partition.producers.forgotten:
                     causes.update(partition.producers.forgotten)
                 log, labels = partition.log, (topic.name, str(partition.id))
+                refusing += log.refusal is not None
                 start.add_metric(labels, log.earliest_offset)
                 end.add_metric(labels, log.next_offset)
                 size.add_metric(labels, log.size_bytes)
@@ -168,6 +207,8 @@ class _StateCollector(Collector):
                 sync_count += log.syncs
                 sync_seconds += log.sync_seconds_total
                 segments += log.segment_count
+            if refusing:
+                failed.add_metric((topic.name,), refusing)
             if remembered_producers:
                 producers.add_metric((topic.name,), remembered_producers)
             for cause, count in sorted(causes.items()):
@@ -190,6 +231,8 @@ class _StateCollector(Collector):
             records,
             written,
             damaged,
+            failed,
+            *self._cuts(),
             remembered,
             forgotten,
             duplicates,
@@ -205,6 +248,19 @@ class _StateCollector(Collector):
             GaugeMetricFamily("cursus_broker_topics", "Topics.", value=len(topics)),
             GaugeMetricFamily("cursus_broker_partitions", "Partitions of all topics.", value=partitions),
         ]
+
+    def _cuts(self) -> list[Metric]:
+        cuts = CounterMetricFamily(
+            "cursus_recovery_cuts", "Torn ends of logs that were cut off when the broker started.", labels=("topic",)
+        )
+        for topic, count in sorted(self._catalog.recovery_cuts.items()):
+            cuts.add_metric((topic,), count)
+        cut_bytes = CounterMetricFamily(
+            "cursus_recovery_cut_bytes",
+            "Bytes that were cut off when the broker started; they are set aside.",
+            value=self._catalog.recovery_cut_bytes,
+        )
+        return [cuts, cut_bytes]
 
     def _groups(self) -> list[Metric]:
         by_group = ("group",)
@@ -223,9 +279,16 @@ class _StateCollector(Collector):
                 lag.add_metric(labels, view.lag_records)
                 if view.committed is not None:
                     committed.add_metric(labels, view.committed.next_offset)
+        age = GaugeMetricFamily(
+            "cursus_consumer_group_lag_seconds",
+            "Age of the oldest record the group has still to read, 0 if there is none. Looked up every few seconds.",
+            labels=("group", "topic"),
+        )
+        for (group, topic), seconds in self._ages.seconds():
+            age.add_metric((group, topic), seconds)
         truncated = CounterMetricFamily(
             "cursus_consumer_group_offsets_truncated",
             "Committed offsets moved back to the end of a log that had lost what they stood for, since the start.",
             value=self._coordinator.truncated_offsets,
         )
-        return [members, generation, committed, lag, truncated]
+        return [members, generation, committed, lag, age, truncated]

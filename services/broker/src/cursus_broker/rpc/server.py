@@ -35,6 +35,7 @@ from cursus_proto.v1 import (
     publish_service_pb2,
     topic_service_pb2,
 )
+from cursus_service.tls import CertificateWatch
 from cursus_transport import Budget, Limits
 from cursus_transport import Server as GrpcServer
 
@@ -87,6 +88,7 @@ class Server:
         self._decoders = Decoders(settings.max_request_bytes, publish)
         self._calls = calls
         self._gate = guard.Gate()
+        self._certificates: CertificateWatch | None = None
         self._health = grpc_health.aio.HealthServicer()
         # What generated code registers at is a server by what it does, not by its type.
         registry = cast("grpc.aio.Server", self._server)
@@ -99,7 +101,10 @@ class Server:
     def bind(self, host: str, port: int, tls: TlsSettings) -> int:
         """Take the port, before anything is served on it. Raises StorageFailed with the reason if it cannot be had."""
         try:
-            return self._server.bind(host, port, None if tls.cert is None else _context(tls))
+            if tls.cert is not None:
+                self._certificates = _certificates(tls)
+            context = None if self._certificates is None else self._certificates.context
+            return self._server.bind(host, port, context)
         except OSError as error:  # ssl.SSLError is one
             raise StorageFailed(f"cannot listen on {host}:{port}: {error}") from error
 
@@ -111,6 +116,16 @@ class Server:
         await self._server.start()
         for name in ("", *(service.full_name for service in SERVICES)):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    async def follow_certificates(self) -> None:
+        """Load them again when their files change. Runs until cancelled; returns at once without TLS."""
+        if self._certificates is not None:
+            await self._certificates.run()
+
+    @property
+    def connections(self) -> int:
+        """Connections that are open."""
+        return len(self._server.connections)
 
     async def stop(self, grace_s: float) -> None:
         """Tell health checks, take no new calls, let running ones go on for `grace_s`, then end them."""
@@ -186,14 +201,17 @@ def _limits(settings: GrpcSettings, max_batch_bytes: int) -> Limits:
     )
 
 
-def _context(tls: TlsSettings) -> ssl.SSLContext:
+def _certificates(tls: TlsSettings) -> CertificateWatch:
     assert tls.cert is not None, "checked by the caller"
-    for file in filter(None, (tls.cert, tls.key, tls.client_ca)):
-        file.open("rb").close()  # the errors of ssl do not name the file
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(tls.cert, tls.key)
-    if tls.client_ca is not None:
-        context.load_verify_locations(tls.client_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
+    cert, key, client_ca = tls.cert, tls.key, tls.client_ca
+    files = [file for file in (cert, key, client_ca) if file is not None]
+
+    def load(context: ssl.SSLContext) -> None:
+        for file in files:
+            file.open("rb").close()  # the errors of ssl do not name the file
+        context.load_cert_chain(cert, key)
+        if client_ca is not None:
+            context.load_verify_locations(client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+
+    return CertificateWatch(files, load)

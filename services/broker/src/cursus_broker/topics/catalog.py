@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -116,6 +116,15 @@ class Catalog:
     @property
     def tail_bytes(self) -> int:
         return self._tails.used_bytes
+
+    @property
+    def recovery_cuts(self) -> Mapping[str, int]:
+        """Torn tails that were cut off when the broker started, by topic."""
+        return self._opener.cuts
+
+    @property
+    def recovery_cut_bytes(self) -> int:
+        return self._opener.cut_bytes
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """Earliest and next offset of a partition that exists; nothing can be said of a damaged one."""

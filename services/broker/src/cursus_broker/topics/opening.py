@@ -7,6 +7,7 @@ stored or about to be stored with its topic.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter as Tally
 from typing import Final
 
 import structlog
@@ -37,6 +38,8 @@ class Opener:
         self._store = store
         self._tails = tails
         self._tail_records = tail_records
+        self.cuts: Tally[str] = Tally()
+        self.cut_bytes = 0
 
     async def open(self, snapshot: Snapshot) -> dict[str, tuple[TopicConfig, list[Opened]]]:
         """The partitions of every topic of the snapshot, by its name. A damaged one is noted and the others opened.
@@ -93,7 +96,7 @@ class Opener:
         """The partition and its epochs, to be stored before it is served."""
         try:
             opened, recovered = await self._engine.open(place.topic, place.partition, known, epoch)
-            _report(place, recovered)
+            self._report(place, recovered)
             stored = await self._store.load_ledger(place)
             if stored is not None and not is_usable(stored, opened):
                 await self._store.drop_ledger(place)
@@ -108,29 +111,30 @@ class Opener:
         configure(partition, config)
         return partition, recovered.epochs
 
+    def _report(self, place: TopicPartition, recovered: Recovered) -> None:
+        """Tell and count what opening a log had to repair."""
+        if recovered.cut is not None:
+            self.cuts[place.topic] += 1
+            self.cut_bytes += recovered.cut.bytes
+            log.warning(
+                "log.recovery.cut",
+                topic=place.topic,
+                partition=place.partition,
+                segment=recovered.cut.file,
+                position=recovered.cut.position,
+                cut_bytes=recovered.cut.bytes,
+                set_aside=list(recovered.cut.set_aside),
+                next_offset=recovered.cut.offset,
+                cause=recovered.cut.cause,
+            )
+        elif recovered.rebuilt_indexes:
+            log.info(
+                "log.recovery.indexes_rebuilt",
+                topic=place.topic,
+                partition=place.partition,
+                count=recovered.rebuilt_indexes,
+            )
+
 
 def configure(partition: Partition, config: TopicConfig) -> None:
     partition.log.configure(segment_bytes=config.segment_bytes, segment_ms=config.segment_ms)
-
-
-def _report(place: TopicPartition, recovered: Recovered) -> None:
-    """Tell what opening a log had to repair."""
-    if recovered.cut is not None:
-        log.warning(
-            "log.recovery.cut",
-            topic=place.topic,
-            partition=place.partition,
-            segment=recovered.cut.file,
-            position=recovered.cut.position,
-            cut_bytes=recovered.cut.bytes,
-            set_aside=list(recovered.cut.set_aside),
-            next_offset=recovered.cut.offset,
-            cause=recovered.cut.cause,
-        )
-    elif recovered.rebuilt_indexes:
-        log.info(
-            "log.recovery.indexes_rebuilt",
-            topic=place.topic,
-            partition=place.partition,
-            count=recovered.rebuilt_indexes,
-        )

@@ -94,7 +94,9 @@ class Partition:
         """When the record at `offset` was appended; None if there is none."""
         if not self.log.earliest_offset <= offset < self.log.next_offset:
             return None
-        return (await self.read(offset, 1))[0].header.append_time_ms
+        entries = self.tail.read(offset, 1)
+        header = entries[0].header if entries else await self.log.header_at(offset)
+        return None if header is None else header.append_time_ms
 
     # Producers
 

@@ -1,0 +1,142 @@
+"""What docs/operations.md tells an operator to do, done on a running system."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from cursus_proto.v1 import group_service_pb2 as group_pb
+from cursus_proto.v1 import topic_service_pb2 as topic_pb
+from cursus_proto.v1.publish_service_pb2 import ACKS_ALL
+from tests.harness.clients import Client, reason
+from tests.harness.http import get, samples
+from tests.harness.processes import BrokerProcess
+
+VALUES = [b"%d" % number for number in range(50)]
+
+
+async def fill(address: str) -> None:
+    """Values in two topics, in several segments each, and a group that has read some."""
+    async with Client.connect(address) as client:
+        for topic in ("orders", "refunds"):
+            await client.create_topic(topic, 1, topic_pb.TopicConfig(segment_bytes=1_024, content_deduplication=False))
+            for value in VALUES:
+                await client.publish(topic, [value], acks=ACKS_ALL)
+        offset = group_pb.CommitOffset(topic="orders", partition=0, next_offset=len(VALUES))
+        await client.groups.CommitOffsets(group_pb.CommitOffsetsRequest(group="readers", offsets=[offset]))
+
+
+async def committed(client: Client) -> int:
+    answer = await client.groups.FetchOffsets(group_pb.FetchOffsetsRequest(group="readers"))
+    (one,) = answer.offsets
+    return one.next_offset
+
+
+async def inspect(data_dir: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "cursus_grpc.cli", "segments", "inspect", str(data_dir)]
+    return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=120, check=False)
+
+
+async def test_a_copy_of_a_stopped_data_directory_is_a_backup(tmp_path: Path) -> None:
+    async with BrokerProcess.start(tmp_path / "data") as broker:
+        await fill(broker.grpc)
+    await asyncio.to_thread(shutil.copytree, tmp_path / "data", tmp_path / "backup")
+    checked = await inspect(tmp_path / "backup")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    async with BrokerProcess.start(tmp_path / "backup") as broker, Client.connect(broker.grpc) as client:
+        assert await client.read_values("orders") == VALUES
+        assert await committed(client) == len(VALUES)
+        assert (await client.publish("orders", [b"more"])).base_offset == len(VALUES)
+
+
+async def test_a_damaged_topic_is_restored_from_a_backup_while_the_others_keep_what_is_newer(tmp_path: Path) -> None:
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    broker = BrokerProcess.start(data)
+    async with broker:
+        await fill(broker.grpc)
+        await broker.terminate()
+        await asyncio.to_thread(shutil.copytree, data, backup)
+        await broker.launch()
+        async with Client.connect(broker.grpc) as client:
+            for topic in ("orders", "refunds"):
+                await client.publish(topic, [b"newer"], acks=ACKS_ALL)
+            offset = group_pb.CommitOffset(topic="orders", partition=0, next_offset=len(VALUES) + 1)
+            await client.groups.CommitOffsets(group_pb.CommitOffsetsRequest(group="readers", offsets=[offset]))
+        await broker.terminate()
+        damaged = data / "logs" / "orders" / "partition_0_segment_0.log"
+        content = bytearray(damaged.read_bytes())
+        content[200] ^= 0xFF
+        damaged.write_bytes(content)
+        checked = await inspect(data)
+        assert checked.returncode == 1
+        assert "DAMAGE" in checked.stdout + checked.stderr
+        # Only a reader of the damaged place meets it: sealed segments are not read through at every start.
+        await broker.launch()
+        async with Client.connect(broker.grpc) as client:
+            assert await refuses_data(client)
+            assert len(await client.read_values("refunds")) == len(VALUES) + 1
+        await broker.terminate()
+        await asyncio.to_thread(shutil.rmtree, data / "logs" / "orders")
+        await asyncio.to_thread(shutil.copytree, backup / "logs" / "orders", data / "logs" / "orders")
+        assert (await inspect(data)).returncode == 0
+        await broker.launch()
+        async with Client.connect(broker.grpc) as client:
+            assert await client.read_values("orders") == VALUES
+            assert await client.read_values("refunds") == [*VALUES, b"newer"]
+            # The group had read what the backup does not have: it goes on where the log ends, and skips nothing.
+            assert await committed(client) == len(VALUES)
+
+
+async def refuses_data(client: Client) -> bool:
+    try:
+        fetched = await client.fetch("orders", 0, 0)
+    except grpc.aio.AioRpcError as error:
+        return reason(error) == "DATA_LOSS" or error.code() is grpc.StatusCode.DATA_LOSS
+    return fetched.HasField("error") and fetched.error.code == grpc.StatusCode.DATA_LOSS.value[0]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MiB, where the machine lets a test mount one."""
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(directory)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
+    yield directory
+    subprocess.run(["umount", str(directory)], check=True)
+
+
+@pytest.mark.skipif(os.name != "posix" or shutil.which("mount") is None, reason="there is no mount command")
+async def test_a_full_disk_refuses_publishes_and_takes_them_again_when_there_is_room(small_disk: Path) -> None:
+    async with BrokerProcess.start(small_disk / "data") as broker, Client.connect(broker.grpc) as client:
+        await client.create_topic("orders", 1, topic_pb.TopicConfig(segment_bytes=1024 * 1024))
+        stored: list[bytes] = []
+
+        async def publish_for_ever() -> None:
+            while True:
+                value = b"%04d" % len(stored) + bytes(100_000)
+                await client.publish("orders", [value])
+                stored.append(value)
+
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await publish_for_ever()
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert reason(refused.value) == "STORAGE_FAILED"
+        found = samples((await get(broker.metrics, "/metrics"))[1])
+        free, size = (found[f'cursus_disk_{what}_bytes{{directory="data"}}'] for what in ("free", "size"))
+        assert free / size < 0.1, "the alert on it would not fire"
+        assert await client.read_values("orders") == stored
+        part = topic_pb.DeleteRecordsPartition(partition=0, before_offset=len(stored) // 2)
+        await client.topics.DeleteRecords(topic_pb.DeleteRecordsRequest(topic="orders", partitions=[part]))
+        assert (await client.publish("orders", [b"again"], acks=ACKS_ALL)).base_offset == len(stored)
