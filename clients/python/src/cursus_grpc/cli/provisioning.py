@@ -1,5 +1,5 @@
-"""`cursus topic apply`: topics as a file says they should be. What is missing is made, what differs is changed, and what
-the file does not name is left alone. Run twice, the second run changes nothing.
+"""`cursus topic apply`: topics as a file says they should be. What is missing is made, what differs is changed, and
+what the file does not name is left alone. Run twice, the second run changes nothing.
 
 The file is a JSON list, or an object whose `topics` is one:
 
