@@ -32,7 +32,7 @@ ON_NEWEST = $(PYTHON) -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] !=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-newest run test $(SUITES:%=test-%) test-newest $(NEWEST_SUITES:%=test-newest-%) test-model
-.PHONY: lint fix proto docs lock bench clean images test-images
+.PHONY: lint fix proto docs lock bench clean images test-images helm-check helm-e2e tools-helm
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +79,17 @@ test-model: $(READY)  ## Run ROUNDS random rounds of groups, publishers and powe
 
 test-images: $(READY)  ## Build the images on a local base and run them; needs podman, runc, mmdebstrap and root
 	CURSUS_TEST_IMAGES=1 $(PYTEST) tests/deploy/test_images.py
+
+helm-check: $(READY)  ## Lint and render the chart with every values file, and hold it against schemas and standards
+	$(PYTEST) tests/deploy/test_chart.py tests/deploy/test_chart_commands.py
+
+# What is built for these two is kept outside the checkout, in CURSUS_TOOLS_CACHE (~/.cache/cursus-tools).
+helm-e2e: $(READY)  ## Install, upgrade, roll back and uninstall the chart on a real API server; builds it once, in half an hour
+	$(BIN)/python tools/control_plane.py
+	CURSUS_HELM_E2E=1 $(PYTEST) tests/deploy/test_helm_e2e.py
+
+tools-helm:  ## Build helm and kubeconform with go: six minutes of processor time, kept outside the checkout
+	$(PYTHON) tools/control_plane.py --only helm kubeconform
 
 # images PUSH=registry/path BASE=python:… SPARK_BASE=… TAG=… ENGINE=podman
 images:  ## Build the images with docker, podman or buildah; PUSH=registry/path pushes them, BASE= changes the base
