@@ -28,6 +28,15 @@ TOOLS: Final = {
 }
 
 
+STAGES: Final = "kwok-stages.yaml"
+_STAGE_FILES: Final = (
+    "node/fast/node-initialize.yaml",
+    "node/heartbeat-with-lease/node-heartbeat-with-lease.yaml",
+    *(f"pod/fast/pod-{name}.yaml" for name in ("ready", "complete", "delete")),
+)
+"""By kwok's own rules pods run and are ready at once, those of Jobs succeed, and deleted ones are gone."""
+
+
 def cache_directory() -> Path:
     return Path(os.environ.get("CURSUS_TOOLS_CACHE") or Path.home() / ".cache" / "cursus-tools")
 
@@ -58,6 +67,14 @@ def write_module(directory: Path) -> None:
     go("mod", "tidy", cwd=directory)
 
 
+def write_stages(path: Path) -> None:
+    """The rules by which kwok simulates, as its module has them, in one file."""
+    module = TOOLS["kwok"].replace("/cmd/kwok", "")
+    found = Path(json.loads(go("mod", "download", "-json", module, cwd=path.parent))["Dir"])
+    parts = [(found / "kustomize/stage" / name).read_text(encoding="utf-8") for name in _STAGE_FILES]
+    path.write_text("\n---\n".join(parts), encoding="utf-8")
+
+
 def build(name: str, programs: Path) -> None:
     started = time.monotonic()
     print(f"control_plane: builds {name}", flush=True)
@@ -67,7 +84,9 @@ def build(name: str, programs: Path) -> None:
     else:
         if not (module / "go.sum").exists():
             write_module(module)
-        flags = ("-trimpath", "-ldflags", "-s -w")
+        # Without a version the API server calls itself v0.0.0, and no chart would believe in it.
+        stamp = f"-s -w -X k8s.io/component-base/version.gitVersion={KUBERNETES}"
+        flags = ("-trimpath", "-ldflags", stamp)
         target = f"k8s.io/kubernetes/cmd/{name}"
         go("build", *flags, "-o", str(programs / name), target, cwd=module, CGO_ENABLED="0")
     print(f"control_plane: {name} took {time.monotonic() - started:.0f} s", flush=True)
@@ -86,6 +105,9 @@ def main() -> int:
         return 1
     for name in missing:
         build(name, programs)
+    stages = cache_directory() / STAGES
+    if "kwok" in options.only and not stages.exists():
+        write_stages(stages)
     return 0
 
 
