@@ -191,6 +191,8 @@ def test_spark_reads_a_topic_in_its_image(pod: Engine) -> None:
         stdin=script,
     )
     assert "found 100" in shown.stdout, shown.stderr[-4000:]
+    jobs = pod.run("run", "--rm", *RESTRICTED, "--network", "none", _tag("cursus-spark"), "--help").stdout
+    assert jobs.startswith("Usage: cursus-pipeline")
 
 
 class _FromImage(ServiceProcess):
