@@ -32,7 +32,7 @@ ON_NEWEST = $(PYTHON) -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] !=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-newest run test $(SUITES:%=test-%) test-newest $(NEWEST_SUITES:%=test-newest-%) test-model test-spark-faults
-.PHONY: lint fix proto docs lock bench clean
+.PHONY: lint fix proto docs lock bench clean images test-images helm-check helm-e2e tools-helm
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,7 +67,7 @@ test-property:  ## Run the hypothesis tests
 test-integration:  ## Run the tests against one real service process
 test-crash:  ## Run the tests that kill, tear and fill up
 test-e2e:  ## Run the user's stories over all services
-test-deploy:  ## Run the tests of operating it: metrics, alerts, draining; some need Prometheus
+test-deploy:  ## Run the tests of operating it: metrics, alerts, draining, images, chart; some need Prometheus or helm
 test-spark:  ## Run the tests of the Spark source, sink and jobs; needs Java 17
 $(SUITES:%=test-%): test-%: $(READY)
 	@if [ -d tests/$* ]; then set -x; $(PYTEST) tests/$*; else echo "tests/$*: none yet"; fi
@@ -82,6 +82,25 @@ FAULTS ?= 10
 SEEDS ?= 3
 test-spark-faults: $(READY)  ## Run SEEDS rounds of Spark streams whose drivers, workers and broker are killed FAULTS times each
 	FAULTS_ROUNDS=$(SEEDS) FAULTS_KILLS=$(FAULTS) $(PYTEST) tests/spark/test_faults.py
+
+test-images: $(READY)  ## Build the images on a local base and run them; needs podman, runc, mmdebstrap and root
+	CURSUS_TEST_IMAGES=1 $(PYTEST) tests/deploy/test_images.py
+
+helm-check: $(READY)  ## Lint and render the chart with every values file, and hold it against schemas and standards
+	$(PYTEST) tests/deploy/test_chart.py tests/deploy/test_chart_commands.py
+
+# What is built for these two is kept outside the checkout, in CURSUS_TOOLS_CACHE (~/.cache/cursus-tools).
+helm-e2e: $(READY)  ## Install, upgrade, roll back and uninstall the chart on a real API server; builds it once, in half an hour
+	$(BIN)/python tools/control_plane.py
+	CURSUS_HELM_E2E=1 $(PYTEST) tests/deploy/test_helm_e2e.py
+
+tools-helm:  ## Build helm and kubeconform with go: six minutes of processor time, kept outside the checkout
+	$(PYTHON) tools/control_plane.py --only helm kubeconform
+
+# images PUSH=registry/path BASE=python:… SPARK_BASE=… TAG=… ENGINE=podman
+images:  ## Build the images with docker, podman or buildah; PUSH=registry/path pushes them, BASE= changes the base
+	$(PYTHON) tools/build_images.py $(if $(ENGINE),--engine $(ENGINE)) $(if $(PUSH),--push $(PUSH)) $(if $(TAG),--tag $(TAG)) \
+	    $(if $(BASE),--base $(BASE)) $(if $(SPARK_BASE),--spark-base $(SPARK_BASE)) $(IMAGES)
 
 test-newest: $(NEWEST_SUITES:%=test-newest-%)  ## Run unit, property and integration tests on the newest supported Python there is
 $(NEWEST_SUITES:%=test-newest-%): test-newest-%: setup-newest
@@ -114,13 +133,24 @@ endif
 proto: $(READY)  ## Generate the Python stubs from proto/cursus
 	$(BIN)/python tools/generate_stubs.py proto proto/cursus_proto
 
-docs: $(READY)  ## Generate docs/configuration.md from the settings
+docs: $(READY)  ## Generate docs/configuration.md from the settings, and the chart's schema and README from its values
 	$(BIN)/python tools/configuration_reference.py docs/configuration.md
+	$(BIN)/python tools/chart_reference.py
 
 # Our own distributions are read for what they need and left out: they are installed from the checkout.
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 	    --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
 	    $(shell sed -n 's/^name = "\(.*\)"/--no-emit-package \1/p' $(DISTRIBUTIONS:%=%/pyproject.toml))
+
+# What one image installs: the same versions, without what only others need.
+PARTS_broker := proto transport services/common services/broker
+PARTS_gateway := proto transport services/common services/gateway
+PARTS_cli := proto transport clients/python
+PARTS_spark := proto transport clients/python clients/spark
+define lock_image
+	printf -- '-e ./%s\n' $(PARTS_$(1)) | $(COMPILE) --upgrade --constraint requirements.lock --output-file deploy/locks/$(1).lock -
+
+endef
 
 # LOCK_UPGRADE= keeps the versions that are pinned and adds what is missing.
 LOCK_UPGRADE ?= --upgrade
@@ -128,6 +158,8 @@ lock: $(READY)  ## Pin all dependencies again, with hashes, for CPython 3.11 and
 	printf -- '-e ./%s\n' $(DISTRIBUTIONS) | $(COMPILE) $(LOCK_UPGRADE) --output-file requirements.lock - requirements-dev.in
 	printf -- '-e ./%s\n' $(SERVICES) | $(COMPILE) --upgrade --constraint requirements.lock \
 	    --output-file requirements-services.lock - requirements-build.in
+	$(COMPILE) --upgrade --constraint requirements.lock --output-file deploy/locks/build.lock requirements-build.in
+	$(foreach image,broker gateway cli spark,$(call lock_image,$(image)))
 
 bench: $(READY)  ## Measure against a bare gRPC service; writes bench/results
 	$(BIN)/python -m bench

@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 import click
 
-from cursus_grpc.cli import bench, completion, consume, doctor, groups, publish, segments, top, topics
+from cursus_grpc.cli import bench, completion, consume, doctor, groups, provisioning, publish, segments, top, topics
 from cursus_grpc.cli.running import run_command
 from cursus_grpc.cli.session import Group
 
@@ -19,6 +19,7 @@ def cursus() -> None:
 
 
 cursus.add_command(topics.topic)
+topics.topic.add_command(provisioning.apply)
 cursus.add_command(publish.publish)
 cursus.add_command(consume.consume)
 cursus.add_command(groups.group)
