@@ -95,7 +95,7 @@ class Load:
         so that may be stored twice."""
         values = self.acknowledged["stream"] = []
         while not self.stopping:
-            # By an iterator: a write of grpcio's asyncio face after the end hides why the call ended.
+            # By an iterator: a write fails less often than by hand with a status that is grpcio's own.
             requests: asyncio.Queue[publish_pb.PublishStreamRequest] = asyncio.Queue()
             requests.put_nowait(publish_pb.PublishStreamRequest(open=publish_pb.PublishStreamOpen()))
             async with Client.connect(self.broker) as client:
@@ -178,8 +178,13 @@ class Load:
             client.abort()
 
     def _saw(self, error: grpc.aio.AioRpcError) -> None:
+        # grpcio's asyncio face may say this of a write that comes after the end of its call, or before there is a
+        # connection, whatever server it talks to, and then forgets the status that came over the wire.
+        if error.details() == "Internal error from Core":
+            self.errors["late write"] += 1
+            return
         assert error.code() is grpc.StatusCode.UNAVAILABLE, f"{error.code()} {error.details()}"
-        self.errors[error.details() or "UNAVAILABLE"] += 1
+        self.errors["UNAVAILABLE"] += 1
 
 
 async def _queued(requests: asyncio.Queue[Request]) -> AsyncIterator[Request]:
@@ -230,7 +235,8 @@ async def test_sigterm_under_load_loses_nothing_and_shows_only_what_a_retry_mend
         tasks.create_task(load.legacy_batches())
         tasks.create_task(load.our_producer())
         tasks.create_task(disturb())
-    assert load.errors, "nobody noticed, so nothing was tried"
+    noticed = "UNAVAILABLE" if victim == "broker" else "connection closed"
+    assert load.errors[noticed], f"nobody noticed, so nothing was tried: {load.errors}"
     async with Client.connect(services.broker.grpc) as client:
         found = {name: await client.read_values(name) for name in ("ours", "unary", "stream", "text", "batches")}
     for name in ("ours", "unary", "text", "batches"):
