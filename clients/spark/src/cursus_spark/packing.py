@@ -27,8 +27,6 @@ _HEADER: Final = Record.HEADERS_FIELD_NUMBER << 3 | SIZED
 _HEADER_KEY: Final = Header.KEY_FIELD_NUMBER << 3 | SIZED
 _HEADER_VALUE: Final = Header.VALUE_FIELD_NUMBER << 3 | SIZED
 
-_NOTHING: Final = pa.scalar(b"", pa.large_binary())
-
 
 def pack(
     values: pa.Array,
@@ -66,10 +64,13 @@ class _Pieces:
     def field(cls, tag: int, column: pa.Array, *, empty_is_absent: bool = False) -> _Pieces:
         """A field of bytes; nothing for rows without it."""
         contents = column.cast(pa.large_binary())
-        lengths = _lengths(contents)
-        present: Bools | None = lengths > 0 if empty_is_absent else None
-        if not empty_is_absent and contents.null_count:
+        lengths = np.diff(offsets(contents))
+        present: Bools | None = None
+        if contents.null_count:
             present = contents.is_valid().to_numpy(zero_copy_only=False)
+            lengths = np.where(present, lengths, 0)  # what a null hides is not written
+        if empty_is_absent:
+            present = lengths > 0
         heads, sizes = _varints(tag, lengths, present)
         return cls([heads, contents], sizes + lengths)
 
@@ -125,12 +126,6 @@ def _binary(ends: Ints, data: pa.Buffer) -> pa.LargeBinaryArray:
     return pa.Array.from_buffers(pa.large_binary(), len(ends) - 1, [None, pa.py_buffer(ends), data])
 
 
-def _lengths(column: pa.LargeBinaryArray) -> Ints:
-    """0 for null, whatever that hides."""
-    found: Ints = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
-    return found
-
-
 def offsets(column: pa.LargeBinaryArray) -> Ints:
     """Where each value begins in the column's data, and where the last one ends."""
     found: Ints = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
@@ -141,3 +136,7 @@ def octets(column: pa.LargeBinaryArray) -> npt.NDArray[np.uint8]:
     """The column's data."""
     data = column.buffers()[2]
     return np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+
+
+# Not by pa.scalar, which imports pandas: that takes longer than anything else which Spark's planning processes load.
+_NOTHING: Final = _binary(np.zeros(2, np.int64), pa.py_buffer(b""))[0]
