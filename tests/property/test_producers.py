@@ -294,10 +294,10 @@ class StrictLedger(RuleBasedStateMachine):
                 self.models.pop(producer, None)
                 kept_out = ledger.get_released(b"producer-%d" % producer)
                 if kept_out is None:
-                    assert not all_counted, "one that was released is known, or kept out"
+                    assert producer not in self.kept_out or not all_counted, "released, and neither known nor kept out"
                     self.kept_out.pop(producer, None)
                 else:
-                    assert all_counted is False or kept_out.epoch == self.kept_out[producer]
+                    assert kept_out.epoch == self.kept_out.get(producer) or not all_counted
                     self.kept_out[producer] = kept_out.epoch
                 continue
             self.gone.pop(producer, None)
