@@ -22,7 +22,7 @@ Change = Callable[[bytes], bytes]
 
 def watched(notes: Path, hold_at: int) -> Change:
     """Hands values on. The first attempt at the first task of all stops at its row of this number, until somebody ends
-    it. One by one: whatever works on columns needs pandas."""
+    it."""
     rows: Counter[str] = Counter()
 
     def change(value: bytes) -> bytes:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from cursus_grpc import END, Admin, Consumer, Producer
@@ -131,6 +132,20 @@ def test_copies_are_exact_though_executors_are_killed(
 def worker(note: dict[str, str]) -> str:
     """Whose executor left this: it works in the directory WORKER/APPLICATION/ID."""
     return Path(note["directory"]).parents[1].name
+
+
+def test_a_job_of_the_pipeline_can_be_submitted(
+    broker: Broker, make_topic: MakeTopic, site: Site, tmp_path: Path
+) -> None:
+    source, lake = make_topic(PARTITIONS), tmp_path / "lake"
+    fill(broker, source, 1_000)
+    (script,) = (site.directory / "environment").glob("lib/*/site-packages/cursus_spark/pipeline/__main__.py")
+    arguments = ["archive", "--broker", broker.address, "--topics", source, "--available-now"]
+    arguments += ["--lake", str(lake), "--checkpoint", str(tmp_path / "checkpoint")]
+    with site.submit("archive", *SHIPPED, str(script), *arguments) as job:
+        assert job.ended() == 0, job.log
+    files = [pq.ParquetFile(file).read(["value"]) for file in lake.rglob("*.parquet")]
+    assert sorted(int(value) for file in files for value in file["value"].to_pylist()) == list(range(1_000))
 
 
 def test_connect_clients_need_nothing_of_ours(
