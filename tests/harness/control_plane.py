@@ -143,7 +143,9 @@ class ControlPlane:
         program = find_tool(name) or shutil.which(name)
         assert program is not None, name
         log = self._stack.enter_context((self._directory / f"{name}.log").open("wb"))
-        process = subprocess.Popen([program, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        # etcd 3.4 of the distribution cannot stream lists; clients that try fall back only after half a minute.
+        env = {**os.environ, "KUBE_FEATURE_WatchListClient": "false"}
+        process = subprocess.Popen([program, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
         self._processes[name] = process
         self._stack.callback(_end, process)
 
