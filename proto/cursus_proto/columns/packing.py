@@ -25,6 +25,10 @@ Bools = NDArray[np.bool_]
 
 Header = tuple[str, bytes | None]
 
+Details = tuple[bytes, int, int, bytes]
+"""What few records have: event type, schema version, aggregate version, metadata; empty or 0 where not stated."""
+NO_DETAILS: Final[Details] = (b"", 0, 0, b"")
+
 # Tags of the fields, as in records.py.
 _RECORD: Final = b"\x0a"
 _KEY: Final = b"\x0a"
@@ -79,6 +83,7 @@ def pack(
     keys: Binary | None = None,
     timestamps_ms: Ints | None = None,
     headers: Sequence[Iterable[Header]] | None = None,
+    details: Sequence[Details] | None = None,
 ) -> bytes:
     """The bytes of a plain set of at least one record. A timestamp of 0 is none.
 
@@ -90,21 +95,40 @@ def pack(
         keys = None
     if timestamps_ms is not None and not timestamps_ms.any():
         timestamps_ms = None
-    if headers is not None and any(headers):
-        return _one_by_one(values, keys, timestamps_ms, headers)
+    if headers is not None and not any(headers):
+        headers = None
+    if headers is not None or details is not None:
+        return _one_by_one(values, keys, timestamps_ms, headers, details)
     packed = _table(values, keys, timestamps_ms)
     return _joined(values, keys, timestamps_ms) if packed is None else packed
 
 
 def _one_by_one(
-    values: Binary, keys: Binary | None, timestamps_ms: Ints | None, headers: Sequence[Iterable[Header]]
+    values: Binary,
+    keys: Binary | None,
+    timestamps_ms: Ints | None,
+    headers: Sequence[Iterable[Header]] | None,
+    details: Sequence[Details] | None,
 ) -> bytes:
     count = len(values)
-    times = [0] * count if timestamps_ms is None else timestamps_ms.tolist()
     return b"".join(
-        encode_record(value, key=key, timestamp_ms=time, headers=attached)
-        for value, key, time, attached in zip(
-            _nullable(values), [None] * count if keys is None else _nullable(keys), times, headers, strict=True
+        encode_record(
+            value,
+            key=key,
+            timestamp_ms=time,
+            headers=attached,
+            event_type=event_type,
+            schema_version=schema_version,
+            aggregate_version=aggregate_version,
+            metadata=metadata,
+        )
+        for value, key, time, attached, (event_type, schema_version, aggregate_version, metadata) in zip(
+            _nullable(values),
+            [None] * count if keys is None else _nullable(keys),
+            [0] * count if timestamps_ms is None else timestamps_ms.tolist(),
+            [()] * count if headers is None else headers,
+            [NO_DETAILS] * count if details is None else details,
+            strict=True,
         )
     )
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cursus_proto.columns.hashing import key_hashes
-from cursus_proto.columns.packing import Binary, Header, pack
+from cursus_proto.columns.packing import Binary, Details, Header, pack
 from cursus_proto.partitioner import key_hash
 from cursus_proto.records import encode_record
 
@@ -38,6 +38,20 @@ def test_rows_of_any_shape(rows: list[Row]) -> None:
 @given(st.lists(st.tuples(st.none() | octets, st.none() | octets, times, st.lists(header, max_size=2)), min_size=1))
 def test_rows_with_headers(rows: list[Row]) -> None:
     assert packed(rows) == one_by_one(rows)
+
+
+def test_rows_with_details() -> None:
+    details: list[Details] = [
+        (b"placed", 0, 0, b""),
+        (b"", 2**32 - 1, 0, b""),
+        (b"", 0, 2**64 - 1, b""),
+        (b"", 0, 0, b"{}"),
+    ]
+    expected = b"".join(
+        encode_record(b"v", event_type=one, schema_version=two, aggregate_version=three, metadata=four)
+        for one, two, three, four in details
+    )
+    assert pack(Binary.of([b"v"] * 4), details=details) == expected
 
 
 @pytest.mark.parametrize("value_bytes", [0, 1, 100, 127, 128, 20_000])

@@ -7,7 +7,7 @@ place in the task and the number of partitions alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 
 from cursus_grpc import TopicPartition
 from cursus_proto.columns.hashing import key_hashes
-from cursus_proto.columns.packing import Binary, Header, pack
+from cursus_proto.columns.packing import NO_DETAILS, Binary, Details, Header, pack
 from cursus_spark.arrow_arrays import Ints
+from cursus_spark.schema import DETAILS
 
 PartitionCounts = Callable[[Collection[str]], Mapping[str, int]]
 
@@ -85,7 +86,13 @@ def _partitions(chunk: pa.Table, keys: Binary | None, sizes: Ints, turn: int) ->
 def _packed(rows: pa.Table, place: TopicPartition) -> TargetSet:
     values = binary(rows, "value")
     assert values is not None
-    payload = pack(values, keys=binary(rows, "key"), timestamps_ms=_timestamps_ms(rows), headers=_headers(rows))
+    payload = pack(
+        values,
+        keys=binary(rows, "key"),
+        timestamps_ms=_timestamps_ms(rows),
+        headers=_headers(rows),
+        details=_details(rows),
+    )
     return TargetSet(place, payload, rows.num_rows)
 
 
@@ -126,6 +133,28 @@ def _headers(table: pa.Table) -> list[list[Header]] | None:
     if column.flatten().field(0).null_count:
         raise RowRefused("a header has null as its key")
     return [[(one["key"], one["value"]) for one in row or ()] for row in column.to_pylist()]
+
+
+def _details(table: pa.Table) -> list[Details] | None:
+    """None where no row has any."""
+    columns: list[list[Any]] = []
+    stated = False
+    for name, absent in zip(DETAILS, NO_DETAILS, strict=True):
+        column = _array(table, name) if name in table.schema.names else None
+        if column is None or column.null_count == len(column):
+            columns.append([absent] * table.num_rows)
+            continue
+        stated = True
+        if isinstance(absent, bytes):
+            columns.append([value or b"" for value in column.cast(pa.binary()).to_pylist()])
+            continue
+        # Spark has no unsigned numbers: the largest ones are read as negative, and written as they were.
+        columns.append([(value or 0) % 2**64 for value in column.to_pylist()])
+    if not stated:
+        return None
+    if max(columns[1]) >= 2**32:
+        raise RowRefused(f"a row has {max(columns[1])} as its schema version; it has 32 bits, without a sign")
+    return list(zip(*columns, strict=True))
 
 
 def _array(table: pa.Table, name: str) -> pa.Array:

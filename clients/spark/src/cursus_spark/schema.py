@@ -85,8 +85,16 @@ _WRITTEN: Final[dict[str, tuple[DataType, ...]]] = {
     "partition": (IntegerType(),),
     "headers": (HEADERS,),
     "timestamp": (TimestampType(),),
+    "event_type": _BYTES,
+    "schema_version": (LongType(),),
+    "aggregate_version": (LongType(),),
+    "metadata": _BYTES,
 }
-"""What a write takes, as Spark's Kafka sink does. Strings are written as UTF-8."""
+"""What a write takes: that which Spark's Kafka sink does, and what a record can have beside it. Strings are written as
+UTF-8."""
+
+DETAILS: Final = ("event_type", "schema_version", "aggregate_version", "metadata")
+"""What few records have, in the order of `packing.Details`."""
 
 _SET_BY_BROKER: Final = frozenset({"offset", "timestampType"})
 """Of a read, so that its rows can be written again as they are. They are left out."""
