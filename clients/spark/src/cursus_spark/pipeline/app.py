@@ -16,7 +16,7 @@ from cursus_grpc.cli.running import run_command
 from cursus_grpc.cli.session import Group
 from cursus_spark.data_loss import DataLost
 from cursus_spark.options import OptionRefused
-from cursus_spark.pipeline import archive, compact
+from cursus_spark.pipeline import archive, compact, replay
 from cursus_spark.pipeline.lake import LakeConflict, LakeDamaged
 from cursus_spark.planning import TopicMissing
 
@@ -45,6 +45,7 @@ def script() -> None:
 
 pipeline.add_command(archive.archive)
 pipeline.add_command(compact.compact)
+pipeline.add_command(replay.replay)
 
 
 def run(arguments: Sequence[str]) -> int:
