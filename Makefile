@@ -18,7 +18,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RUNNABLE := $(VENV)/.runnable
 # What lint and fix look at, as far as it exists.
-CHECKED := $(wildcard proto/cursus_proto transport services clients tests bench tools)
+CHECKED := $(wildcard proto/cursus_proto transport services clients tests bench tools examples)
 # The pinned one, if it is installed, else whatever there is.
 BUF := $(firstword $(wildcard tools/node_modules/.bin/buf) $(shell command -v buf))
 PYTEST := $(BIN)/python -m pytest
@@ -31,7 +31,7 @@ ON_NEWEST = $(PYTHON) -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] !=
     || $(MAKE) --no-print-directory VENV=.venv-$(word 1,$(NEWEST)) PYTHON=$(word 2,$(NEWEST))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest run test $(SUITES:%=test-%) test-newest $(NEWEST_SUITES:%=test-newest-%) test-model
+.PHONY: help setup setup-newest run test $(SUITES:%=test-%) test-newest $(NEWEST_SUITES:%=test-newest-%) test-model test-spark-faults
 .PHONY: lint fix proto docs lock bench clean
 
 help:  ## Show this list
@@ -75,6 +75,12 @@ $(SUITES:%=test-%): test-%: $(READY)
 ROUNDS ?= 500
 test-model: $(READY)  ## Run ROUNDS random rounds of groups, publishers and power loss, from MODEL_SEED on
 	MODEL_ROUNDS=$(ROUNDS) $(PYTEST) tests/crash/test_group_model.py
+
+# The Spark suite runs one of these rounds with two kills of each kind; a failure names its seed.
+FAULTS ?= 10
+SEEDS ?= 3
+test-spark-faults: $(READY)  ## Run SEEDS rounds of Spark streams whose drivers, workers and broker are killed FAULTS times each
+	FAULTS_ROUNDS=$(SEEDS) FAULTS_KILLS=$(FAULTS) $(PYTEST) tests/spark/test_faults.py
 
 test-newest: $(NEWEST_SUITES:%=test-newest-%)  ## Run unit, property and integration tests on the newest supported Python there is
 $(NEWEST_SUITES:%=test-newest-%): test-newest-%: setup-newest

@@ -32,9 +32,14 @@ from bench.measures import (
     memory,
     partitions,
     publish,
+    spark_latency,
+    spark_memory,
+    spark_plan,
+    spark_read,
+    spark_write,
     stored,
 )
-from bench.processes import BenchFailed
+from bench.processes import BenchFailed, BenchSkipped
 from bench.setting import FULL, QUICK, Setting
 
 ROOT: Final = Path(__file__).parent.parent
@@ -66,6 +71,14 @@ SUITES: Final[dict[str, dict[str, Measure]]] = {
         "client-consume": client_throughput.measure_consume,
         "client-latency": client_latency.measure,
     },
+    "spark": {
+        "spark-read": spark_read.measure_uniform,
+        "spark-read-mixed": spark_read.measure_mixed,
+        "spark-write": spark_write.measure,
+        "spark-latency": spark_latency.measure,
+        "spark-plan": spark_plan.measure,
+        "spark-memory": spark_memory.measure,
+    },
 }
 MEASURES: Final[dict[str, Measure]] = {name: one for suite in SUITES.values() for name, one in suite.items()}
 
@@ -86,8 +99,8 @@ def main() -> int:
 
 
 def _measure(arguments: argparse.Namespace, names: Sequence[str], target: Path) -> int:
-    """Measure, print and write the report. 1 if a measure failed; the report then has the others only, and is written
-    beside the scratch directory."""
+    """Measure, print and write the report. 1 if a measure failed. If one failed or was skipped, the report has the
+    others only, and is written beside the scratch directory."""
     scale = QUICK if arguments.quick else FULL
     scratch = Path(tempfile.mkdtemp(prefix="bench-", dir=arguments.scratch))
     try:
@@ -98,28 +111,33 @@ def _measure(arguments: argparse.Namespace, names: Sequence[str], target: Path) 
             found = [asyncio.run(_run(name, Setting(scratch / name, scale, filled))) for name in names]
     finally:
         shutil.rmtree(scratch)
-    results = [result for result in found if result is not None]
+    results = [result for result in found if isinstance(result, report.Result)]
     print(report.as_markdown(where, results))
-    failed = len(results) != len(names)
-    report.write(arguments.scratch / "bench-results" if failed else target, where, results)
-    return int(failed)
+    complete = len(results) == len(names)
+    report.write(target if complete else arguments.scratch / "bench-results", where, results)
+    return int(any(isinstance(result, BenchFailed) for result in found))
 
 
-async def _run(name: str, setting: Setting) -> report.Result | None:
-    """None if the measure failed, which costs the run neither what was measured before nor what comes after."""
+async def _run(name: str, setting: Setting) -> report.Result | BenchFailed | BenchSkipped:
+    """A measure that fails costs the run neither what was measured before nor what comes after."""
     progress(f"{name}: begins")
     setting.scratch.mkdir()
     try:
         return await MEASURES[name](setting)
     except BenchFailed as error:
         progress(f"{name}: failed: {error}")
-        return None
+        return error
+    except BenchSkipped as error:
+        progress(f"{name}: skipped: {error}")
+        return error
     finally:
         shutil.rmtree(setting.scratch)
 
 
 def _parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measures broker, gateway and client.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Measures broker, gateway, client and the Spark source."
+    )
     parser.add_argument(
         "--only", action="append", choices=MEASURES, metavar="NAME", help=f"one of {', '.join(MEASURES)}; may repeat"
     )

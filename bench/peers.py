@@ -130,8 +130,9 @@ async def nats(directory: Path) -> AsyncIterator[Service]:
 
 
 @asynccontextmanager
-async def kafka(directory: Path) -> AsyncIterator[Service]:
-    """One node that is broker and controller."""
+async def kafka(directory: Path, partitions: int = 1) -> AsyncIterator[Service]:
+    """One node that is broker and controller. Topics that are written to before they are made get so many
+    partitions."""
     port, controller_port, log = _free_port(), _free_port(), directory / "kafka.log"
     settings = {
         "process.roles": "broker,controller",
@@ -140,6 +141,7 @@ async def kafka(directory: Path) -> AsyncIterator[Service]:
         "listeners": f"PLAINTEXT://{_HOST}:{port},CONTROLLER://{_HOST}:{controller_port}",
         "controller.listener.names": "CONTROLLER",
         "log.dirs": str(directory / "data"),
+        "num.partitions": str(partitions),
         "offsets.topic.replication.factor": "1",
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",

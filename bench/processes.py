@@ -28,6 +28,10 @@ class BenchFailed(Exception):
     """A process did not do its part; the message holds what it said."""
 
 
+class BenchSkipped(Exception):
+    """What a measure needs is not here; the message says what."""
+
+
 class Service:
     """A running service."""
 
@@ -144,6 +148,13 @@ async def worker(scratch: Path, name: str = "client", *, plain: bool = False) ->
     """A client process; a plain one has Python's own memory settings, as a user's program has."""
     options = (PLAIN,) if plain else ()
     async with program(scratch / f"{name}.log", sys.executable, "-m", "bench.worker", *options) as process:
+        yield Worker(process)
+
+
+@asynccontextmanager
+async def spark_driver(scratch: Path) -> AsyncIterator[Worker]:
+    """A Spark driver, its session not started yet."""
+    async with program(scratch / "spark.log", sys.executable, "-m", "bench.spark_driver") as process:
         yield Worker(process)
 
 

@@ -11,7 +11,7 @@ from typing import Final
 import grpc
 
 from bench.ballast import Ballast
-from cursus_proto.v1 import topic_service_pb2, topic_service_pb2_grpc
+from cursus_proto.v1 import records_pb2, topic_service_pb2, topic_service_pb2_grpc
 
 GB: Final = 1_000_000_000
 
@@ -38,6 +38,12 @@ class Scale:
     """Sent or read by our own client in a round."""
     peer_records: int
     """The same by the client of a peer that is expected to take about as long for them."""
+    spark_rows: int
+    """Read or written by Spark in a round; a multiple of 400,000."""
+    spark_rounds: int
+    """Of a stream's latency."""
+    spark_count: int
+    """Records in a round of it."""
     ballast_bytes: int
     top_up_bytes: int
     """Ballast loaded before each round: more than the round before can have freed."""
@@ -54,6 +60,9 @@ FULL: Final = Scale(
     single_count=32_000,
     sent_records=2_000_000,
     peer_records=200_000,
+    spark_rows=2_000_000,
+    spark_rounds=4,
+    spark_count=6_000,
     ballast_bytes=64 * GB,
     top_up_bytes=GB,
 )
@@ -68,6 +77,9 @@ QUICK: Final = Scale(
     single_count=6_400,
     sent_records=400_000,
     peer_records=40_000,
+    spark_rows=400_000,
+    spark_rounds=1,
+    spark_count=2_000,
     ballast_bytes=2 * GB,
     top_up_bytes=GB // 4,
 )
@@ -92,6 +104,15 @@ class Topics:
 
     async def delete(self, name: str) -> None:
         await self._stub.DeleteTopic(topic_service_pb2.DeleteTopicRequest(name=name))
+
+    async def stored(self, name: str) -> int:
+        """Records of a topic from which nothing was removed."""
+        listed = await self._stub.ListOffsets(
+            topic_service_pb2.ListOffsetsRequest(
+                topic=name, at=records_pb2.OffsetSpec(edge=records_pb2.OFFSET_EDGE_LATEST)
+            )
+        )
+        return sum(one.offset for one in listed.offsets)
 
     @asynccontextmanager
     async def temporary(self, name: str, partitions: int = 1) -> AsyncIterator[str]:

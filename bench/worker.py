@@ -8,6 +8,7 @@ import asyncio
 import json
 import sys
 import traceback
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -40,10 +41,15 @@ async def work(_: asyncio.Event) -> None:
     raise_open_file_limit(OPEN_FILES)
     if PLAIN not in sys.argv:
         settle_memory()
+    await serve(_do)
+
+
+async def serve(do: Callable[[str, dict[str, Any]], Awaitable[Any]]) -> None:
+    """Do what is asked for until nothing is asked any more."""
     while line := await _read_line():
         message = json.loads(line)
         try:
-            result = await _do(message["job"], message["arguments"])
+            result = await do(message["job"], message["arguments"])
         except Exception:
             _answer({"error": traceback.format_exc()})
         else:
@@ -57,9 +63,9 @@ async def _do(job: str, arguments: dict[str, Any]) -> Any:
         case "Consume":
             return await consume(Consume(**arguments))
         case "Stall":
-            return await stall(Stall(**arguments), _pause)
+            return await stall(Stall(**arguments), pause)
         case "Commit":
-            return await commit(Commit(**arguments), _pause)
+            return await commit(Commit(**arguments), pause)
         case "Echo":
             return await echo(Echo(**arguments))
         case "Follow":
@@ -77,7 +83,7 @@ async def _do(job: str, arguments: dict[str, Any]) -> Any:
         case "CommandLatency":
             return await command_latency(CommandLatency(**arguments))
         case "Idle":
-            return await idle(Idle(**arguments), _pause)
+            return await idle(Idle(**arguments), pause)
         case "Prepare":
             return await client.prepare(client.Prepare(**arguments))
         case "Remove":
@@ -87,14 +93,14 @@ async def _do(job: str, arguments: dict[str, Any]) -> Any:
         case "Read":
             return await client.read(client.Read(**arguments))
         case "SendOnSchedule":
-            return await client.send_on_schedule(client.SendOnSchedule(**arguments), _pause)
+            return await client.send_on_schedule(client.SendOnSchedule(**arguments), pause)
         case "Receive":
-            return await client.receive(client.Receive(**arguments), _pause)
+            return await client.receive(client.Receive(**arguments), pause)
         case _:
             raise ValueError(f"no such job: {job}")
 
 
-async def _pause() -> None:
+async def pause() -> None:
     """Says that it stopped, and goes on with the next line."""
     _answer({"event": STALLED})
     await _read_line()

@@ -156,3 +156,36 @@ async def test_a_deleted_directory_stays_deleted_and_its_name_is_free(tmp_path: 
         assert files.list(str(tmp_path)) == []
         log, _ = await engine.open("orders", 0)
         assert (log.earliest_offset, log.next_offset) == (0, 0)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_log_begun_anew_by_recovery_survives_power_loss_at_any_moment(tmp_path: Path, seed: int) -> None:
+    """Nothing of the first segment is sound, so all of it is set aside. At no moment is the log without a segment: that
+    would be taken for lost files."""
+    cut_at = 0
+    finished = False
+    while not finished:
+        (root := tmp_path / str(cut_at)).mkdir()
+        files, rng = ForgetfulFiles(root), random.Random(seed)
+        async with SegmentEngine(root, SETTINGS, files=files) as engine:
+            log, recovered = await engine.open("orders", 0)
+            await engine.secure("orders", [0])
+            append(log, random_batch(rng), 0)
+            await log.abandon()
+        with (root / "orders" / "partition_0_segment_0.log").open("r+b") as segment:
+            segment.write(b"rubbish")
+        files = ForgetfulFiles(root)
+        files.cut_power_after(cut_at)
+        async with SegmentEngine(root, SETTINGS, files=files) as engine:
+            try:
+                log, _ = await engine.open("orders", 0, recovered.epochs, 2)
+                await log.abandon()
+                finished = True
+            except StorageFailed:
+                cut_at += 1  # the power failed in the middle
+        files.power_loss(rng)
+        async with SegmentEngine(root, SETTINGS, files=files) as engine:
+            log, _ = await engine.open("orders", 0, recovered.epochs, 3)
+            assert log.next_offset <= 1
+            await log.abandon()
+    assert cut_at > 5

@@ -109,6 +109,7 @@ class Member:
         self.errors: dict[Place, pb.SubscribedBatches] = {}
         self._pending: asyncio.Task[object] | None = None
         self._commits = 0
+        self._writing = asyncio.Lock()
 
     @classmethod
     @asynccontextmanager
@@ -144,12 +145,17 @@ class Member:
     async def close_sending(self) -> None:
         await self._call.done_writing()
 
+    async def _write(self, request: pb.SubscribeRequest) -> None:
+        # grpcio takes one message at a time, and a test may commit and grant at once.
+        async with self._writing:
+            await self._call.write(request)
+
     async def grant(self, records: int = 0, size_bytes: int = 0) -> None:
-        await self._call.write(pb.SubscribeRequest(grant=FlowGrant(records=records, bytes=size_bytes)))
+        await self._write(pb.SubscribeRequest(grant=FlowGrant(records=records, bytes=size_bytes)))
 
     async def acknowledge(self) -> None:
         ack = pb.AssignmentAck(generation=self.generation)
-        await self._call.write(pb.SubscribeRequest(assignment_ack=ack))
+        await self._write(pb.SubscribeRequest(assignment_ack=ack))
 
     async def read(self) -> pb.SubscribeResponse | None:
         """The next message, after taking note of it; None at the end of the stream."""
@@ -181,7 +187,7 @@ class Member:
         self._commits += 1
         offset = group_pb.CommitOffset(topic=topic, partition=partition, next_offset=next_offset)
         request = pb.SubscribeCommit(commit_id=self._commits, offsets=[offset])
-        await self._call.write(pb.SubscribeRequest(commit=request))
+        await self._write(pb.SubscribeRequest(commit=request))
         while (message := await self.read()) is not None:
             if message.HasField("committed"):
                 assert message.committed.commit_id == self._commits

@@ -157,7 +157,7 @@ async def test_deleting_records_costs_no_checksum(broker: BrokerProcess, between
     assert (stored.next_sequence, stored.checksum) == (5, producer.checksum())
 
 
-async def test_a_released_producer_is_forgotten_and_begins_anew(broker: BrokerProcess) -> None:
+async def test_a_released_producer_is_forgotten_and_begins_anew_in_a_higher_epoch(broker: BrokerProcess) -> None:
     async with Client.connect(broker.grpc) as client:
         done, living = Producer(client, b"done", epoch=2), Producer(client, b"living", epoch=2)
         for producer in (done, living):
@@ -170,6 +170,10 @@ async def test_a_released_producer_is_forgotten_and_begins_anew(broker: BrokerPr
         info = error_info(refused.value)
         assert (info.reason, info.metadata["sequence"]) == ("PRODUCER_FORGOTTEN", "2")
         assert (await living.send(b"2")).base_offset == 4
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await done.send(b"0", first=0)
+        assert error_info(refused.value).reason == "PRODUCER_FENCED"
+        done.epoch += 1
         assert not (await done.send(b"0", first=0)).duplicate
     scraped = samples((await get(broker.metrics, "/metrics"))[1])
     assert scraped['cursus_producers_forgotten_total{cause="released",topic="orders"}'] == 1
@@ -182,6 +186,10 @@ async def test_a_release_is_remembered_over_a_clean_restart(broker: BrokerProces
     assert await release(broker, p=0) == 1
     await broker.restart()
     assert [one.known for one in await describe(broker, b"p")] == [False]
+    async with Client.connect(broker.grpc) as client:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await Producer(client).send(b"0")
+        assert error_info(refused.value).reason == "PRODUCER_FENCED", "a copy of it that still lives stores nothing"
 
 
 async def test_a_release_that_a_crash_takes_back_leaves_the_producer_whole(broker: BrokerProcess) -> None:
@@ -201,7 +209,7 @@ async def test_one_that_began_anew_after_its_release_is_known_by_its_new_batches
     broker: BrokerProcess, between: str
 ) -> None:
     async with Client.connect(broker.grpc) as client:
-        before, after = Producer(client), Producer(client)
+        before, after = Producer(client), Producer(client, epoch=1)
         for number in range(3):
             await before.send(b"%d" % number)
         await release(broker, p=0)

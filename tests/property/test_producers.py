@@ -206,6 +206,8 @@ class StrictLedger(RuleBasedStateMachine):
         self.models: dict[int, StrictModel] = {}
         self.gone: dict[int, StrictModel] = {}
         """Those that were released, as they were."""
+        self.kept_out: dict[int, int] = {}
+        """Up to which epoch nobody may send in the name of one that was released."""
         self.open(ProducerLedger(), Offset(0))
 
     def teardown(self) -> None:
@@ -258,6 +260,7 @@ class StrictLedger(RuleBasedStateMachine):
         assert self.ledger.release(b"producer-%d" % producer, epoch) == expected
         if expected:
             self.gone[producer] = self.models.pop(producer)
+            self.kept_out[producer] = epoch
 
     @rule(fails_after=st.sampled_from((NEVER, NEVER, 0, 1, 2)))
     def save(self, fails_after: int) -> None:
@@ -289,8 +292,16 @@ class StrictLedger(RuleBasedStateMachine):
                 assert is_released or not all_counted
                 self.gone[producer] = model
                 self.models.pop(producer, None)
+                kept_out = ledger.get_released(b"producer-%d" % producer)
+                if kept_out is None:
+                    assert not all_counted, "one that was released is known, or kept out"
+                    self.kept_out.pop(producer, None)
+                else:
+                    assert all_counted is False or kept_out.epoch == self.kept_out[producer]
+                    self.kept_out[producer] = kept_out.epoch
                 continue
             self.gone.pop(producer, None)
+            self.kept_out.pop(producer, None)
             if known.incomplete:
                 assert not all_counted
                 self.begin_anew(producer, known)
@@ -312,6 +323,8 @@ class StrictLedger(RuleBasedStateMachine):
     def send(self, producer: int, batch: Batch) -> None:
         model = self.models.get(producer, StrictModel())
         expected = model.expect(batch)
+        if expected == "fresh" and batch.producer_epoch <= self.kept_out.get(producer, -1):
+            expected = "fenced"
         assert self.judge(batch) == expected
         if expected != "fresh":
             return
@@ -322,6 +335,7 @@ class StrictLedger(RuleBasedStateMachine):
         model.stored.append((batch.first_sequence, batch.record_count, batch.payload, header.base_offset))
         self.models[producer] = model
         self.gone.pop(producer, None)
+        self.kept_out.pop(producer, None)
 
     @invariant()
     def knows_its_producers(self) -> None:

@@ -8,13 +8,16 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from cursus_grpc import Admin, Consumer
+from cursus_grpc import Admin, Consumer, TopicPartition
+from cursus_grpc.batches import BatchPublisher, NumberedSet
 from cursus_grpc.testing import Broker
+from cursus_proto import records
+from cursus_proto.v1.records_pb2 import Record
 from cursus_spark import chunks
 from cursus_spark.identity import Identity, of_batch, of_transaction
 from cursus_spark.publishing import NotRepeatable, TaskWriter, TaskWritten
 from cursus_spark.write_options import WriteOptions
-from cursus_spark.writer import finish, planned_partitions
+from cursus_spark.writer import abandon, finish, planned_partitions
 from tests.spark.conftest import MakeTopic
 
 
@@ -143,6 +146,43 @@ def test_a_left_over_of_an_older_batch_is_fenced(broker: Broker, make_topic: Mak
     sink.task(micro_batch(1, "b", sink.topic), 0, range(10))
     with pytest.raises(NotRepeatable, match="a newer micro-batch"):
         sink.task(micro_batch(0, "a", sink.topic), 0, range(10))
+
+
+def test_a_copy_of_a_task_that_outlives_its_write_stores_nothing(sink: Sink, admin: Admin) -> None:
+    write = of_batch(sink.topic)
+    sink.attempt(write, split(100, 4))
+    ids = [write.producer_id(task) for task in range(4)]
+    assert [admin.describe_producers(sink.topic, partition, ids) for partition in range(3)] == [{}, {}, {}]
+    with pytest.raises(NotRepeatable, match="the write has ended, and this is a left-over"):
+        sink.task(write, 0, split(100, 4)[0])
+    assert sink.values() == list(range(100))
+
+
+def test_a_write_that_has_failed_leaves_no_producers(sink: Sink, admin: Admin) -> None:
+    """Also those of tasks that have stored something and failed then, of which the driver hears nothing."""
+    write = of_batch(sink.topic)
+    written = [sink.task(write, task, rows) for task, rows in enumerate(split(100, 4))]
+    abandon(sink.options, write, [written[0], None, None, written[3]])
+    ids = [write.producer_id(task) for task in range(4)]
+    assert [admin.describe_producers(sink.topic, partition, ids) for partition in range(3)] == [{}, {}, {}]
+
+
+def test_finished_writes_crowd_nobody_out(broker: Broker, make_topic: MakeTopic) -> None:
+    """A partition remembers 10,000 producers, and these are 200 more."""
+    sink = Sink(broker, make_topic(1))
+    place = TopicPartition(sink.topic, 0)
+    payload = records.pack([Record(value=b"0")])
+    with BatchPublisher(broker.address, acks=1) as publisher:
+        publisher.publish([NumberedSet.of(place, b"living", 0, 0, payload, 1)])
+        for job in range(51):
+            write = of_batch(f"{sink.topic}-{job}")
+            tasks = range(200)
+            publisher.publish([NumberedSet.of(place, write.producer_id(task), 0, 0, payload, 1) for task in tasks])
+            publisher.flush()
+            finish(sink.options, [TaskWritten(write, task, {place: 1}) for task in tasks])
+        publisher.publish([NumberedSet.of(place, b"living", 0, 1, payload, 1)])
+        publisher.flush()
+    assert len(sink.values()) == 51 * 200 + 2
 
 
 def test_versions_that_are_not_higher_are_skipped(sink: Sink) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from cursus_grpc import Admin, Producer
+from cursus_grpc import END, Admin, Producer, TopicConfig
 from cursus_grpc.testing import Broker
+from tests.harness.terminal import CURSUS, Outcome, command_environment, run_piped
 from tests.harness.waiting import eventually
 from tests.spark.conftest import MakeTopic
 
@@ -29,6 +31,8 @@ class Stream:
         self._checkpoint = checkpoint
         self._given: dict[str, object] = {"bootstrap.servers": broker.address, "subscribe": topic}
         self.batches: list[list[tuple[int, int, bytes]]] = []
+        self._may_go_on = threading.Event()
+        self._may_go_on.set()
         self._query: StreamingQuery | None = None
 
     def start(self, *, available_now: bool = False, **options: object) -> StreamingQuery:
@@ -51,6 +55,14 @@ class Stream:
 
     def _collect(self, rows: DataFrame, _: int) -> None:
         self.batches.append([(row["partition"], row["offset"], row["value"]) for row in rows.collect()])
+        self._may_go_on.wait()
+
+    def hold(self) -> None:
+        """Every batch stays under way from now on, with its rows collected, until it may go on."""
+        self._may_go_on.clear()
+
+    def go_on(self) -> None:
+        self._may_go_on.set()
 
     @property
     def values(self) -> list[bytes]:
@@ -117,6 +129,37 @@ def test_a_stream_follows_and_its_lag_is_seen(
     progress: Any = query.lastProgress
     (source,) = progress["sources"]
     assert json.loads(source["latestOffset"])[topic] == {"0": 75, "1": 75}
+
+
+def test_lag_shows_on_the_command_line_and_falls_to_zero(
+    broker: Broker, make_topic: MakeTopic, stream: MakeStream, tmp_path: Path
+) -> None:
+    topic = make_topic(2)
+    group = f"{topic}-group"
+    environment = command_environment(tmp_path, CURSUS_BROKER=broker.address)
+
+    def described(*flags: str) -> Outcome:
+        return asyncio.run(run_piped([*CURSUS, "group", "describe", group, *flags], environment))
+
+    def wait_for_lag(records: int) -> None:
+        async def shown() -> Outcome:
+            told = await run_piped([*CURSUS, "group", "describe", group, "--output", "json"], environment)
+            assert told.status == 0, told.stderr  # the group may not be there yet
+            assert sum(one["lag_records"] for one in told.json["partitions"]) == records, told.text
+            return told
+
+        waiting: Coroutine[Any, Any, Outcome] = eventually(shown, DEADLINE_S)
+        asyncio.run(waiting)
+
+    running = stream(topic)
+    running.hold()
+    publish(broker, topic, range(100))
+    running.start(groupId=group, maxOffsetsPerTrigger=40)
+    wait_for_lag(100)
+    assert "lag 100 in 2 partitions" in described().text
+    running.go_on()
+    wait_for_lag(0)
+    assert "lag 0 in 2 partitions" in described().text
 
 
 def test_a_restarted_stream_goes_on_where_it_was(
@@ -204,6 +247,47 @@ def test_retention_under_a_stream_obeys_the_option(
     else:
         running.run(failOnDataLoss=fail)
         assert running.values == [b"%d" % number for number in (*range(10), *range(20, 30))]
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_retention_overtakes_a_running_stream(tmp_path: Path, spark: SparkSession, fail: bool) -> None:
+    """The broker's own retention, by size, while a batch of the stream is under way, and partitions come meanwhile."""
+    with Broker("--topics-retention-check-ms", "100") as broker, Admin(broker.address) as admin:
+        config = TopicConfig(segment_bytes=4_096, retention_bytes=16_384)
+        admin.create_topic("orders", 1, config)
+        running = Stream(spark, broker, "orders", str(tmp_path / "own-checkpoint"))
+        publish(broker, "orders", range(10), partitions=1)
+        running.hold()
+        query = running.start(failOnDataLoss=fail)
+        try:
+            running.wait_for(10)
+            admin.add_partitions("orders", 2)
+            added = publish(broker, "orders", range(1, 20, 2), partitions=2)
+            # Small batches: a segment is deleted whole, and the one that is written to stays.
+            with Producer(broker.address, acks="all", batch_records=10) as producer:
+                for number in range(1_000):
+                    producer.send("orders", b"%d-" % number + b"x" * 100, partition=0)
+            wait_until(lambda: admin.list_offsets("orders", END, [0])[0].earliest_offset > 10)
+            running.go_on()
+            if fail:
+                wait_until(lambda: query.exception() is not None)
+                assert "10 to" in str(query.exception())
+                assert "expired unread" in str(query.exception())
+                assert "failOnDataLoss" in str(query.exception())
+                assert len(running.values) == 10
+            else:
+                wait_until(lambda: any(value.startswith(b"999-") for value in running.values))
+                assert query.exception() is None
+                earliest = admin.list_offsets("orders", END, [0])[0].earliest_offset
+                places = [place for batch in running.batches for place in batch]
+                read = [offset for partition, offset, _ in places if partition == 0]
+                # Every offset that is there once, in order, and a gap where records expired.
+                assert read == sorted(set(read))
+                assert set(read) >= set(range(earliest, 1_010))
+                assert sorted(value for partition, _, value in places if partition == 1) == sorted(added)
+        finally:
+            running.go_on()
+            running.stop()
 
 
 @pytest.mark.parametrize("fail", [True, False])

@@ -96,9 +96,10 @@ class PublishServiceServicer:
 
     def ReleaseProducers(self, request, context):
         """Lets a partition forget producers that are done, so that they do not crowd out others: it remembers 10,000. Nobody
-        may send under these ids and epochs any more: a repetition would be stored again from sequence 0 on. A release is
-        as durable as the broker's memory of producers: after a crash a released producer may be known again, whole or
-        without its checksum, until it has been idle for long enough.
+        may send under these ids and epochs any more. Of the last 20,000 that were released, and for as long as idle
+        producers are remembered, whoever begins again at sequence 0 is refused as PRODUCER_FENCED, and whoever goes on as
+        PRODUCER_FORGOTTEN; a higher epoch begins anew. A release is as durable as the broker's memory of producers: after a
+        crash a released producer may be known again, whole or without its checksum, until it has been idle for long enough.
 
         NOT_FOUND (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), INVALID_ARGUMENT (TOO_MANY_ITEMS), DATA_LOSS.
         """

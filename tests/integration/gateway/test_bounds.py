@@ -35,7 +35,9 @@ FUZZED_FRAMES = 100_000
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
-    async with running_stack(tmp_path_factory.mktemp("bounds"), "--logging-level", "error") as stack:
+    # What is measured here is memory: a machine that is slow today must not decide.
+    args = ("--logging-level", "error", "--upstream-request-timeout-ms", "120s")
+    async with running_stack(tmp_path_factory.mktemp("bounds"), *args) as stack:
         await stack.ask("CREATE topic=orders partitions=4")
         yield stack
 

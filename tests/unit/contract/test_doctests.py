@@ -8,12 +8,12 @@ from types import ModuleType
 import pytest
 
 from cursus_proto import chain, codecs, columns, partitioner, records, uniform
-from cursus_proto.columns import hashing, packing
+from cursus_proto.columns import hashing
 
 
 @pytest.mark.parametrize(
     "module",
-    [chain, codecs, columns, hashing, packing, partitioner, records, uniform],
+    [chain, codecs, columns, hashing, partitioner, records, uniform],
     ids=lambda module: module.__name__,
 )
 def test_examples_are_true(module: ModuleType) -> None:

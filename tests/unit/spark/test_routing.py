@@ -113,7 +113,7 @@ def test_what_few_records_have_is_written() -> None:
         ("topic", pa.array([None], pa.string()), "null as its topic"),
         ("partition", pa.array([-1], pa.int32()), "-1 as its partition"),
         ("timestamp", pa.array([0], pa.timestamp("us", tz="UTC")), "1970"),
-        ("schema_version", pa.array([-1], pa.int64()), "as its schema version"),
+        ("schema_version", pa.array([-1], pa.int64()), "a schema version beyond 0 to 4294967295"),
         ("headers", pa.array([[(None, b"x")]], HEADERS), "null as its key"),
     ],
 )

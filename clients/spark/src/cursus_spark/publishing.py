@@ -152,10 +152,13 @@ class TaskWriter:
         if isinstance(error, SequenceConflict):
             self._fail(batch.place, f"other records are stored from number {batch.first_sequence} on", error)
         if isinstance(error, ProducerFenced):
-            raise NotRepeatable(
-                f"{self._name(batch.place)}: a newer micro-batch or version of the same write has begun; this one is a"
-                " left-over, or two queries run with one checkpoint"
-            ) from error
+            why = (
+                "the write has ended, and this is a left-over of it"
+                if self._identity.version is None
+                else "a newer micro-batch or version of the same write has begun; this one is a left-over, or two"
+                " queries run with one checkpoint"
+            )
+            raise NotRepeatable(f"{self._name(batch.place)}: {why}") from error
         if isinstance(error, (SequenceGap, ProducerForgotten)):
             raise NotRepeatable(
                 f"{self._name(batch.place)}: what was stored before is not known any more, so the rest cannot be"

@@ -170,6 +170,7 @@ _COLUMNS: Final[dict[str, Callable[[_Source], pa.Array]]] = {
     "timestampType": _timestamp_type,
     "headers": _headers,
     "append_time": lambda source: timestamps(source.append_ms),
+    "batch_offset": lambda source: integers(source.each(lambda batch: batch.base_offset), pa.int64()),
     "producer_id": _producer_ids,
     "producer_epoch": lambda source: _of_producer(
         source, source.own_or(Record.EPOCH_FIELD_NUMBER, source.each(lambda batch: batch.producer_epoch))

@@ -31,6 +31,7 @@ HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructF
 
 _EXTRA: Final[dict[str, DataType]] = {
     "append_time": TimestampType(),
+    "batch_offset": LongType(),
     "producer_id": BinaryType(),
     "producer_epoch": LongType(),
     "sequence": LongType(),
@@ -92,9 +93,6 @@ _WRITTEN: Final[dict[str, tuple[DataType, ...]]] = {
 }
 """What a write takes: that which Spark's Kafka sink does, and what a record can have beside it. Strings are written as
 UTF-8."""
-
-DETAILS: Final = ("event_type", "schema_version", "aggregate_version", "metadata")
-"""What few records have, in the order of `packing.Details`."""
 
 _SET_BY_BROKER: Final = frozenset({"offset", "timestampType"})
 """Of a read, so that its rows can be written again as they are. They are left out."""

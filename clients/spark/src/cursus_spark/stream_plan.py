@@ -96,11 +96,12 @@ class Patience:
 
     min_records: int
     max_delay_ms: int
-    _last_ms: int = field(default=0)
+    _last_ms: int | None = field(default=None)
+    """When the last batch was let through; the first one comes at once, as in Spark's Kafka source."""
 
     def wait(self, records: int, now_ms: int) -> bool:
         """Whether to put the batch off. What is let through starts the wait anew."""
-        if records < self.min_records and now_ms - self._last_ms < self.max_delay_ms:
+        if self._last_ms is not None and records < self.min_records and now_ms - self._last_ms < self.max_delay_ms:
             return True
         if records:
             self._last_ms = now_ms

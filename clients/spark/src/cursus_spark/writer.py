@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from cursus_grpc import AsyncAdmin, TopicPartition
-from cursus_grpc.errors import TopicNotFound
+from cursus_grpc.errors import CursusError, TopicNotFound
 from cursus_spark import identity, markers
 from cursus_spark.identity import Identity
 from cursus_spark.planning import TopicMissing, ask, gather
@@ -48,6 +48,11 @@ class CursusWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         finish(self._options, messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """What its tasks have stored stays. If the write is never repeated, its tasks can be forgotten."""
+        if self._identity.version is None:
+            abandon(self._options, self._identity, messages)
 
 
 class CursusStreamWriter(DataSourceStreamArrowWriter):
@@ -112,6 +117,57 @@ async def _finish(admin: AsyncAdmin, write: Identity, tasks: Sequence[TaskWritte
         await _check(admin, write, tasks, suspects, max(most_tasks, len(tasks)))
     if write.version is not None:
         await markers.finish(admin, write, topics)
+    else:
+        numbers: dict[TopicPartition, list[int]] = {}
+        for task in tasks:
+            for place in task.rows:
+                numbers.setdefault(place, []).append(task.task)
+        await _release(admin, write, numbers)
+
+
+def abandon(options: WriteOptions, write: Identity, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """A write that is never repeated has failed. `messages` has a place for each task, also for those that failed."""
+    topics = {place.topic for message in messages if isinstance(message, TaskWritten) for place in message.rows}
+    if options.topic is not None:
+        topics.add(options.topic)
+
+    async def release(admin: AsyncAdmin) -> None:
+        places = await _places(admin, topics)
+        await _release(admin, write, dict.fromkeys(places, range(len(messages))))
+
+    try:
+        ask(options.endpoint, release)
+    except CursusError as error:
+        _not_released(write, error)
+
+
+async def _release(admin: AsyncAdmin, write: Identity, tasks: Mapping[TopicPartition, Sequence[int]]) -> None:
+    """Nobody writes in the name of these tasks any more: let the partitions forget what they have stored, so that they
+    do not crowd out others, and keep out copies of them that still live."""
+
+    async def release(place: TopicPartition, numbers: Sequence[int]) -> None:
+        await admin.release_producers(*place, {write.producer_id(number): write.epoch for number in numbers})
+
+    try:
+        await gather(release(place, numbers) for place, numbers in tasks.items())
+    except CursusError as error:
+        # What was to be written is stored, or has failed for a reason of its own.
+        _not_released(write, error)
+
+
+def _not_released(write: Identity, error: CursusError) -> None:
+    log.warning(
+        "the producers of %s stay in the broker's memory until they have been idle for long: %s", write.name, error
+    )
+
+
+async def _places(admin: AsyncAdmin, topics: Collection[str]) -> list[TopicPartition]:
+    """All partitions of these topics."""
+    return [
+        TopicPartition(topic, number)
+        for topic in sorted(topics)
+        for number in range((await admin.describe_topic(topic)).topic.partition_count)
+    ]
 
 
 async def _check(
@@ -130,12 +186,7 @@ async def _check(
         stored = {ids[one]: state.next_sequence for one, state in found.items() if state.epoch == write.epoch}
         _compare(write, place, stored, rows.get(place, {}))
 
-    places = [
-        TopicPartition(topic, number)
-        for topic in sorted(topics)
-        for number in range((await admin.describe_topic(topic)).topic.partition_count)
-    ]
-    await gather(map(compare, places))
+    await gather(map(compare, await _places(admin, topics)))
 
 
 def _compare(write: Identity, place: TopicPartition, stored: Mapping[int, int], written: Mapping[int, int]) -> None:

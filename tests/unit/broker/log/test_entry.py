@@ -115,6 +115,16 @@ def test_taking_stops_before_the_limit_but_takes_one() -> None:
     assert [entry.header.base_offset for entry in take(content, 0, len(content), 0, 2, 10**6).entries] == [2, 3]
 
 
+def test_what_lies_before_a_bad_place_is_taken_and_the_place_is_met_next() -> None:
+    sound = b"".join(packed(batch_of(b"x"), offset) for offset in range(2))
+    content = memoryview(sound + packed(batch_of(b"x"), 7))
+    taken = take(content, 0, len(content), 0, 0, 10**6)
+    assert [entry.header.base_offset for entry in taken.entries] == [0, 1]
+    assert (taken.position, taken.next_offset) == (len(sound), 2)
+    with pytest.raises(BadEntry, match="offset 7 where 2"):
+        take(content, taken.position, len(content), 2, 2, 10**6)
+
+
 def test_a_buffer_that_ends_within_an_entry_tells_how_much_is_needed() -> None:
     content = memoryview(packed(batch_of(bytes(500), producer_id=b"p" * 30)))
     for end in range(len(content)):

@@ -180,6 +180,45 @@ class TestReleases:
         assert ledger.judge_strict(batch(1, b"b", epoch=3)) == Fresh()
         assert ledger.ledger.release(b"p", 4), "an older epoch is done with too"
 
+    def test_a_copy_of_a_released_producer_is_kept_out(self) -> None:
+        ledger = Numbered()
+        ledger.store(batch(0, b"a", epoch=3))
+        ledger.ledger.release(b"p", 4)
+        for epoch in (3, 4):
+            with pytest.raises(ProducerFenced):
+                ledger.judge_strict(batch(0, b"a", epoch=epoch))
+            with pytest.raises(ProducerForgotten):
+                ledger.judge_strict(batch(1, b"b", epoch=epoch))
+        with pytest.raises(ProducerFenced):
+            ledger.ledger.judge_windowed(batch(1, b"a", epoch=3), ())
+        ledger.store(batch(0, b"a", epoch=5))
+        assert ledger.ledger.get_released(b"p") is None
+        assert ledger.judge_strict(batch(1, b"b", epoch=5)) == Fresh()
+
+    def test_those_released_first_are_forgotten_beyond_the_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(producers, "MAX_RELEASED", 2)
+        ledger = Numbered()
+        for name in (b"p", b"q", b"r"):
+            ledger.store(batch(0, b"a", producer=name))
+            ledger.ledger.take_changes()
+            ledger.ledger.release(name, 1)
+        assert ledger.ledger.take_changes() == {b"p", b"r"}
+        assert ledger.judge_strict(batch(0, b"a", producer=b"p")) == Fresh()
+        with pytest.raises(ProducerFenced):
+            ledger.judge_strict(batch(0, b"a", producer=b"q"))
+
+    def test_they_are_forgotten_like_those_who_are_idle(self) -> None:
+        ledger = Numbered()
+        for now_ms, name in ((10, b"p"), (20, b"q"), (30, b"r")):
+            ledger.store(batch(0, b"a", producer=name), now_ms=now_ms)
+        ledger.ledger.release(b"p", 1)
+        ledger.ledger.release(b"q", 1)
+        assert ledger.ledger.forget_idle(20, 10) == 1
+        assert ledger.ledger.get_released(b"p") is None
+        assert ledger.ledger.get_released(b"q") is not None
+        assert ledger.ledger.forget_idle(31, 1) == 1, "at most so many at once"
+        assert ledger.ledger.forget_idle(31, 10) == 1
+
     def test_only_a_producer_in_a_known_epoch_may_be_forgotten(self) -> None:
         """One that raises its epoch and does not begin at 0 is known, and told what is missing."""
         ledger = Numbered()

@@ -16,8 +16,10 @@ from cursus_grpc.cli.running import run_command
 from cursus_grpc.cli.session import Group
 from cursus_spark.data_loss import DataLost
 from cursus_spark.options import OptionRefused
-from cursus_spark.pipeline import archive, compact, replay
+from cursus_spark.pipeline import archive, compact, package, replay
+from cursus_spark.pipeline.audit.command import audit
 from cursus_spark.pipeline.lake import LakeConflict, LakeDamaged
+from cursus_spark.pipeline.rollup.command import rollup
 from cursus_spark.planning import TopicMissing
 
 _RAISED: Final = re.compile(r"(?!(?:java|org|scala|py4j)\.)(?:\w+\.)+([A-Z]\w*): (.+)")
@@ -46,6 +48,9 @@ def script() -> None:
 pipeline.add_command(archive.archive)
 pipeline.add_command(compact.compact)
 pipeline.add_command(replay.replay)
+pipeline.add_command(package.package)
+pipeline.add_command(audit)
+pipeline.add_command(rollup)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -31,6 +31,7 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",
 }
+_SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
     # Nobody else has to reach an embedded Spark.
     "spark.driver.host": "127.0.0.1",
@@ -101,6 +102,13 @@ class Job:
         spark = builder.getOrCreate()
         spark.sparkContext.setLogLevel("WARN" if self.session.debug else "ERROR")
         return spark
+
+    def shuffle_into(self, tasks: int) -> None:
+        """Divide what is shuffled into so many tasks, but at least one a core, unless the user has said how many:
+        Spark's 200 are too many for little data, and too few for much."""
+        context = self.spark.sparkContext
+        if not context.getConf().contains(_SHUFFLE_PARTITIONS):
+            self.spark.conf.set(_SHUFFLE_PARTITIONS, str(max(tasks, context.defaultParallelism)))
 
     def finish(self, summary: Mapping[str, object], text: str) -> None:
         """What the job did: a document for programs, a sentence or a table for people."""

@@ -268,29 +268,36 @@ def take(
     """Cut the whole entries out of `buffer[start:end]`, which continues the log at `expected_offset`.
 
     Entries below `wanted_offset` are passed over unread. At most `max_bytes` and `max_records` are taken, unless the
-    first entry alone has more. Every entry taken has both checksums verified. Raises BadEntry.
+    first entry alone has more. Every entry taken has both checksums verified. Raises BadEntry if the first one
+    wanted, or one before it, is bad.
     """
     entries: list[Entry] = []
     taken_bytes = taken_records = 0
     position = start
     while True:
-        header = unpack_header(buffer, position, end)
-        if header is None:
-            return Taken(entries, position, expected_offset, header_bytes_hint(buffer, position, end))
-        check_data(header, position, expected_offset)
-        head_bytes = FIXED_BYTES + len(header.producer_id)
-        size = head_bytes + header.payload_bytes
-        if header.next_offset > wanted_offset:
-            taken_bytes += size
-            taken_records += header.record_count
-            if position + size > end or (entries and (taken_bytes > max_bytes or taken_records > max_records)):
-                return Taken(entries, position, expected_offset, size)
-            payload = bytes(buffer[position + head_bytes : position + size])
-            if crc32c(payload) != header.payload_crc:
-                raise BadEntry(position, "payload checksum differs")
-            entries.append(Entry(header, payload))
-        elif position + size > end:
-            # Passed over, and its end is not here: the caller reads on from there.
-            return Taken(entries, position + size, header.next_offset, FIXED_BYTES)
+        try:
+            header = unpack_header(buffer, position, end)
+            if header is None:
+                return Taken(entries, position, expected_offset, header_bytes_hint(buffer, position, end))
+            check_data(header, position, expected_offset)
+            head_bytes = FIXED_BYTES + len(header.producer_id)
+            size = head_bytes + header.payload_bytes
+            if header.next_offset > wanted_offset:
+                taken_bytes += size
+                taken_records += header.record_count
+                if position + size > end or (entries and (taken_bytes > max_bytes or taken_records > max_records)):
+                    return Taken(entries, position, expected_offset, size)
+                payload = bytes(buffer[position + head_bytes : position + size])
+                if crc32c(payload) != header.payload_crc:
+                    raise BadEntry(position, "payload checksum differs")
+                entries.append(Entry(header, payload))
+            elif position + size > end:
+                # Passed over, and its end is not here: the caller reads on from there.
+                return Taken(entries, position + size, header.next_offset, FIXED_BYTES)
+        except BadEntry:
+            if not entries:
+                raise
+            # What lies before a bad place can be read. Whoever reads on from here meets it first, and is told.
+            return Taken(entries, position, expected_offset, FIXED_BYTES)
         expected_offset = header.next_offset
         position += size

@@ -108,23 +108,28 @@ class _Recovery:
         next_number = self._numbers[-1] + 1 if self._numbers else 0
         self._finish_trim()
         bad = self._load()
-        cut = None
         if bad is not None:
             self._require_torn(bad)
-            cut = self._cut(bad)
-            next_number = self._segments[-1].number + 1 if self._segments else bad.number
         self._check_end(bad)
-        if self._segments and self._segments[-1].next_offset < self._checkpoint.earliest_offset:
+        earliest = self._checkpoint.earliest_offset
+        created = None
+        if not self._segments or self._segments[-1].next_offset < earliest:
+            # Nothing that is there will stay, and the new segment comes first: see `known` in `_survey`.
+            created = self._create(next_number, earliest, now_ms)
+        cut = None if bad is None else self._cut(bad)
+        if created is not None:
             self._remove(self._numbers_of_segments())
-            self._segments.clear()
+            self._segments = [created]
         self._make_durable()
-        created = not self._segments
-        closed_cleanly = not created and bad is None and self._segments[-1].number in self._trusted
-        if created:
-            self._segments.append(self._create(next_number, self._checkpoint.earliest_offset, now_ms))
+        closed_cleanly = created is None and bad is None and self._segments[-1].number in self._trusted
         earliest = max(self._checkpoint.earliest_offset, self._segments[0].base_offset)
         opened = OpenedLog(
-            self._directory, self._partition, self._segments, self._checkpoint_file, earliest, names_unsynced=created
+            self._directory,
+            self._partition,
+            self._segments,
+            self._checkpoint_file,
+            earliest,
+            names_unsynced=created is not None and not self._known,
         )
         return opened, Recovered(
             Offset(earliest),
@@ -384,4 +389,11 @@ class _Recovery:
             self._files.sync_directory(self._directory)
 
     def _create(self, number: int, base_offset: int, now_ms: int) -> Segment:
-        return Segment.create(self._resources, self._path(number), number, base_offset, now_ms, base_offset)
+        """A segment to begin with. That of a known log is on disk at once; new logs are secured with their topic."""
+        path = self._path(number)
+        segment = Segment.create(self._resources, path, number, base_offset, now_ms, base_offset)
+        if self._known:
+            with self._resources.pool.lease(path, writable=True) as handle:
+                self._files.fdatasync(handle.descriptor)
+            self._files.sync_directory(self._directory)
+        return segment

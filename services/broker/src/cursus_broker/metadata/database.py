@@ -200,10 +200,12 @@ def put_ledger(
         return  # the topic was deleted meanwhile, and this would only have been a cache of its log
     connection.executemany(
         "INSERT INTO producers (topic, partition, id, epoch, next_sequence, checksum, next_offset, last_append_ms,"
-        " incomplete, recent, seen) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (topic, partition, id) DO"
+        " incomplete, recent, seen, released) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (topic, partition, id) DO"
         " UPDATE SET epoch = excluded.epoch, next_sequence = excluded.next_sequence, checksum = excluded.checksum,"
         " next_offset = excluded.next_offset, last_append_ms = excluded.last_append_ms,"
-        " incomplete = excluded.incomplete, recent = excluded.recent, seen = excluded.seen",
+        " incomplete = excluded.incomplete, recent = excluded.recent, seen = excluded.seen,"
+        " released = excluded.released",
         ((*partition, *row) for row in change.producers),
     )
     connection.executemany(
@@ -224,7 +226,7 @@ def load_ledger(connection: sqlite3.Connection, partition: TopicPartition) -> St
         return None
     upto_offset, described_offset, is_whole = row
     producers = connection.execute(
-        "SELECT id, epoch, next_sequence, checksum, next_offset, last_append_ms, incomplete, recent, seen"
+        "SELECT id, epoch, next_sequence, checksum, next_offset, last_append_ms, incomplete, recent, seen, released"
         " FROM producers WHERE topic = ? AND partition = ? ORDER BY next_offset",
         partition,
     )

@@ -67,6 +67,8 @@ class StoredProducer(NamedTuple):
     incomplete: bool
     recent: bytes
     seen: bytes
+    released: bool = False
+    """It is done, and only known to be kept out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,10 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
             FOREIGN KEY (topic, partition) REFERENCES ledgers (topic, partition) ON DELETE CASCADE
         ) STRICT""",
     ),
+    (
+        # 1: the producer is done, and nobody may send in its name up to this epoch. Nothing else is known of it.
+        "ALTER TABLE producers ADD COLUMN released INTEGER NOT NULL DEFAULT 0",
+    ),
 )
 
 VERSION: Final = len(MIGRATIONS)

@@ -18,9 +18,9 @@ from enum import StrEnum
 from typing import Final
 
 from cursus_broker.errors import ProducerFenced, ProducerForgotten, SequenceConflict, SequenceGap, SequenceTooOld
-from cursus_broker.log.api import Batch, EntryHeader
+from cursus_broker.log.api import Batch, EntryHeader, Offset
 from cursus_broker.metadata.model import StoredProducer
-from cursus_broker.publish.remembered import Remembered, StoredBatch
+from cursus_broker.publish.remembered import Released, Remembered, StoredBatch
 from cursus_broker.publish.runs import Runs
 
 # Flags of stored entries, below the log's own bit.
@@ -30,6 +30,9 @@ BY_CONTENT: Final = 0x0004  # One anonymous record whose content was remembered;
 
 # Producers a partition remembers; the one idle for longest is forgotten beyond it.
 MAX_PRODUCERS: Final = 10_000
+
+# Released producers a partition keeps out; the one released first is forgotten beyond it. One takes some 300 bytes.
+MAX_RELEASED: Final = 20_000
 
 
 class Cause(StrEnum):
@@ -76,6 +79,8 @@ class ProducerLedger:
     def __init__(self) -> None:
         # Ordered by last use, so that the head is the one to forget.
         self._producers: OrderedDict[bytes, Remembered] = OrderedDict()
+        # In the order of their releases.
+        self._released: OrderedDict[bytes, Released] = OrderedDict()
         self._changed: set[bytes] = set()
         self.unsaved_removals = 0
         """Producers forgotten since the changes were last taken."""
@@ -90,6 +95,14 @@ class ProducerLedger:
     def get(self, producer_id: bytes) -> Remembered | None:
         return self._producers.get(producer_id)
 
+    def get_released(self, producer_id: bytes) -> Released | None:
+        return self._released.get(producer_id)
+
+    def noted_upto(self, producer_id: bytes) -> Offset:
+        """Behind the last batch of a producer that was noted. What lies before it need not be noted again."""
+        one = self._producers.get(producer_id) or self._released.get(producer_id)
+        return Offset(0) if one is None else one.next_offset
+
     # Judging
 
     def judge_strict(self, batch: Batch) -> Fresh | Repeated:
@@ -103,6 +116,7 @@ class ProducerLedger:
         if producer is None:
             if first != 0:
                 raise ProducerForgotten(show_producer(batch.producer_id), first, never_known=self.is_whole)
+            self._keep_out_released(batch)
             return _FRESH
         if batch.producer_epoch > producer.epoch:
             if first != 0:
@@ -126,6 +140,7 @@ class ProducerLedger:
         """
         producer = self._producers.get(batch.producer_id)
         if producer is None:
+            self._keep_out_released(batch)
             return _without_inner_repetitions(sequences)
         first = sequences[0] if sequences else batch.first_sequence
         if not sequences:
@@ -153,6 +168,12 @@ class ProducerLedger:
         _refuse_old_epoch(producer, batch)
         return _FRESH if len(fresh) == len(sequences) else PartlyRepeated(fresh)
 
+    def _keep_out_released(self, batch: Batch) -> None:
+        """Whoever still sends in the epoch in which a producer was released would store again what it has stored."""
+        released = self._released.get(batch.producer_id)
+        if released is not None and batch.producer_epoch <= released.epoch:
+            raise ProducerFenced(show_producer(batch.producer_id), batch.producer_epoch, released.epoch + 1)
+
     # Noting
 
     def record(self, header: EntryHeader, *, windowed: bool, sequences: Sequence[int] = ()) -> None:
@@ -161,6 +182,7 @@ class ProducerLedger:
         producer = self._producers.get(producer_id)
         if producer is None:
             producer = self._producers[producer_id] = Remembered(header.producer_epoch)
+            self._released.pop(producer_id, None)
             if len(self._producers) > MAX_PRODUCERS:
                 self._forget(next(iter(self._producers)), Cause.CROWDED_OUT)
         else:
@@ -177,15 +199,30 @@ class ProducerLedger:
                 break
             self._forget(producer_id, Cause.IDLE)
             forgotten += 1
+        while self._released and forgotten < most:
+            producer_id, released = next(iter(self._released.items()))
+            if released.last_ms >= before_ms:
+                break
+            self._let_in(producer_id)
+            forgotten += 1
         return forgotten
 
     def release(self, producer_id: bytes, epoch: int) -> bool:
-        """Forget a producer that is done, unless it has moved on to a higher epoch. Answers whether it was known."""
+        """Forget what a producer that is done has stored, and keep it out, unless it has moved on to a higher epoch.
+        Answers whether it was known."""
         producer = self._producers.get(producer_id)
         if producer is None or producer.epoch > epoch:
             return False
         self._forget(producer_id, Cause.RELEASED)
+        self._released[producer_id] = Released(epoch, producer.next_offset, producer.last_ms)
+        if len(self._released) > MAX_RELEASED:
+            self._let_in(next(iter(self._released)))
         return True
+
+    def _let_in(self, producer_id: bytes) -> None:
+        del self._released[producer_id]
+        self._changed.add(producer_id)
+        self.unsaved_removals += 1
 
     def _forget(self, producer_id: bytes, cause: Cause) -> None:
         del self._producers[producer_id]
@@ -211,7 +248,10 @@ class ProducerLedger:
 
     def restore(self, row: StoredProducer) -> None:
         """Know a producer as it was saved. To be called in the order of their last batches."""
-        self._producers[row.id] = Remembered.restored(row)
+        if row.released:
+            self._released[row.id] = Released.restored(row)
+        else:
+            self._producers[row.id] = Remembered.restored(row)
 
 
 def _find_repeated(producer: Remembered, batch: Batch) -> StoredBatch:

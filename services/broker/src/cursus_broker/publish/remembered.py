@@ -158,6 +158,27 @@ class Remembered:
         self.seen.clear()
 
 
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What is left of a producer that is done: that nobody may send as if it were not."""
+
+    epoch: int
+    """The last one in which nobody may send any more."""
+    next_offset: Offset
+    """Behind its last batch."""
+    last_ms: int
+
+    def stored(self, producer_id: bytes) -> StoredProducer:
+        """For `restored`."""
+        return StoredProducer(
+            producer_id, self.epoch, 0, None, self.next_offset, self.last_ms, False, b"", b"", released=True
+        )
+
+    @classmethod
+    def restored(cls, row: StoredProducer) -> Released:
+        return cls(row.epoch, Offset(row.next_offset), row.last_append_ms)
+
+
 def _cut(packed: bytes) -> deque[bytes]:
     size = _BATCH.size
     return deque((packed[at : at + size] for at in range(0, len(packed), size)), REMEMBERED_BATCHES)

@@ -43,8 +43,7 @@ async def rebuild_ledger(log: Log, stored: StoredLedger | None) -> ProducerLedge
     async for header in log.headers(max(upto, log.earliest_offset)):
         if header.base_offset < upto or header.first_sequence == NO_SEQUENCE:
             continue
-        known = ledger.get(header.producer_id)
-        if known is not None and header.base_offset < known.next_offset:
+        if header.base_offset < ledger.noted_upto(header.producer_id):
             continue  # a producer is saved as it was when its turn came, which may be behind `upto`
         windowed = bool(header.flags & WINDOWED)
         ledger.record(header, windowed=windowed, sequences=await _explicit_sequences(log, header))
@@ -56,8 +55,9 @@ async def _restore(ledger: ProducerLedger, stored: StoredLedger, *, is_incomplet
     ledger.is_whole = stored.reach.is_whole
     pace = Pace()
     for row in stored.producers:
-        ledger.restore(row._replace(incomplete=True) if is_incomplete else row)
-        if is_incomplete:
+        is_cut = is_incomplete and not row.released
+        ledger.restore(row._replace(incomplete=True) if is_cut else row)
+        if is_cut:
             ledger.put_back((row.id,))  # to be saved so, or the next start would take it for complete
         await pace.took(_RESTORE_STEPS + len(row.seen) // _SEEN_BYTES_A_STEP)
 

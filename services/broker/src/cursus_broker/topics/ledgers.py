@@ -112,11 +112,14 @@ async def _draft_some(waiting: deque[Due], drafts: list[_Draft]) -> None:
         partition.ledger_drafted()
         await pace.took()
         for producer_id in draft.changed:
-            if (producer := ledger.get(producer_id)) is None:
-                draft.forgotten.append(producer_id)
-            else:
+            if (producer := ledger.get(producer_id)) is not None:
                 draft.producers.append(producer.stored(producer_id))
                 await pace.took(_DRAFT_STEPS + len(producer.seen) // _RUNS_A_STEP)
+            elif (released := ledger.get_released(producer_id)) is not None:
+                draft.producers.append(released.stored(producer_id))
+                await pace.took()
+            else:
+                draft.forgotten.append(producer_id)
         # Read here, behind the last wait: nothing that was drafted lies behind it.
         draft.described, draft.is_whole = partition.next_offset, ledger.is_whole
         producers += len(draft.producers)
