@@ -43,13 +43,14 @@ def test_bronze_becomes_silver_and_gold(
         "CURSUS_BROKER": broker.address,
         "ORDERS_TOPIC": topic,
     }
-    # Tables go to `spark-warehouse` in the directory it runs in.
+    tables = tmp_path / "tables"
     command = [str(scripts / "spark-pipelines"), "run", "--spec", str(spec), "--conf", "spark.ui.enabled=false"]
+    command += ["--conf", f"spark.sql.warehouse.dir={tables}"]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
     def table(name: str) -> list[tuple[object, ...]]:
-        found = spark.read.parquet(str(tmp_path / "spark-warehouse" / name))
+        found = spark.read.parquet(str(tables / name))
         return sorted(tuple(row) for row in found.collect())
 
     assert len(table("bronze_orders")) == 11
