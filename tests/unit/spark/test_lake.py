@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import itertools
 import pickle
 from pathlib import Path
@@ -14,6 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cursus_grpc import TopicPartition
+from cursus_spark.pipeline import lake as lake_module
+from cursus_spark.pipeline import replay as replay_module
 from cursus_spark.pipeline.directory import Directory
 from cursus_spark.pipeline.lake import (
     HOUR_MS,
@@ -196,3 +199,10 @@ def test_a_lake_has_one_identity_and_goes_to_executors(tmp_path: Path) -> None:
     (tmp_path / "_cursus" / "lake.json").write_text('{"id": "x", "layout": 99}')
     with pytest.raises(LakeDamaged, match="has layout 99"):
         _ = lake_in(tmp_path).id
+
+
+def test_examples_in_the_code_are_right() -> None:
+    for module in (lake_module, replay_module):
+        found = doctest.testmod(module)
+        assert found.attempted
+        assert not found.failed
