@@ -1,4 +1,4 @@
-"""What the README and docs/spark.md tell people to paste works when it is pasted."""
+"""What the README, docs/spark.md and docs/pipeline.md tell people to paste works when it is pasted."""
 
 from __future__ import annotations
 
@@ -41,3 +41,14 @@ def test_the_tours_can_be_pasted(tmp_path: Path) -> None:
         assert re.search(r"^\| +ann\| +2\|$", paste(job, broker, tmp_path), re.MULTILINE)
         shown = paste(tour.replace('export PATH="$PWD/.venv/bin:$PATH"\n', ""), broker, tmp_path)
         assert sum(map(int, re.findall(r"^\| +\d\| +(\d+)\| +\d+\|$", shown, re.MULTILINE))) == 1_000
+
+
+@pytest.mark.timeout(1_800)
+def test_the_tour_of_the_jobs_can_be_pasted(tmp_path: Path) -> None:
+    (tour,) = blocks(section("docs/pipeline.md", "## A tour"), "sh")
+    with Broker() as broker:
+        shown = paste(tour.replace('export PATH="$PWD/.venv/bin:$PATH"\n', ""), broker, tmp_path)
+    assert "archived 1,000 records of 4 partitions" in shown
+    assert "1000 visits in the lake" in shown
+    assert "visits-again has 1,000 records more" in shown
+    assert "everything was there already; nothing was stored" in shown

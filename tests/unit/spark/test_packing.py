@@ -54,6 +54,22 @@ def test_rows_of_any_shape(rows: list[Row]) -> None:
     assert packed(rows) == one_by_one(rows)
 
 
+def test_what_few_records_have() -> None:
+    stated = [(b"placed", 0, 0, b""), (b"", 2**32 - 1, 2**64 - 1, b""), (b"", 0, 5, b"{}"), (b"", 0, 0, b"")]
+    types, schemas, aggregates, metadata = zip(*stated, strict=True)
+    records = pack(
+        pa.array([b"v"] * 4, pa.binary()),
+        event_types=pa.array([one or None for one in types], pa.binary()),
+        schema_versions=np.array(schemas, np.int64),
+        aggregate_versions=np.array(aggregates, np.uint64).view(np.int64),
+        metadata=pa.array(metadata, pa.binary()),
+    )
+    assert records.to_pylist() == [
+        encode_record(b"v", event_type=one, schema_version=two, aggregate_version=three, metadata=four)
+        for one, two, three, four in stated
+    ]
+
+
 @given(st.lists(st.tuples(st.none() | octets, st.none() | octets, times, st.lists(header, max_size=2)), min_size=1))
 def test_rows_with_headers(rows: list[Row]) -> None:
     assert packed(rows) == one_by_one(rows)

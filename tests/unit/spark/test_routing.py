@@ -83,12 +83,37 @@ def test_times_and_headers_are_written() -> None:
     assert (second.timestamp_ms, len(second.headers)) == (0, 0)
 
 
+def test_what_few_records_have_is_written() -> None:
+    table = pa.table(
+        {
+            "value": [b"a", b"b"],
+            "event_type": [b"placed", None],
+            "schema_version": pa.array([None, 7], pa.int64()),
+            "aggregate_version": pa.array([-1, None], pa.int64()),
+            "metadata": [None, "{}"],
+        }
+    )
+    (found,) = routed(table)
+    first, second = unpack(found.payload)
+    assert (first.event_type, first.schema_version, first.aggregate_version, first.metadata) == (
+        b"placed",
+        0,
+        2**64 - 1,
+        b"",
+    )
+    assert (second.event_type, second.schema_version, second.aggregate_version, second.metadata) == (b"", 7, 0, b"{}")
+    (without,) = routed(table.select(["value"]))
+    empty = table.select(["value"]).append_column("metadata", pa.nulls(2, pa.binary()))
+    assert routed(empty) == [without]
+
+
 @pytest.mark.parametrize(
     ("column", "values", "why"),
     [
         ("topic", pa.array([None], pa.string()), "null as its topic"),
         ("partition", pa.array([-1], pa.int32()), "-1 as its partition"),
         ("timestamp", pa.array([0], pa.timestamp("us", tz="UTC")), "1970"),
+        ("schema_version", pa.array([-1], pa.int64()), "a schema version beyond 0 to 4294967295"),
         ("headers", pa.array([[(None, b"x")]], HEADERS), "null as its key"),
     ],
 )

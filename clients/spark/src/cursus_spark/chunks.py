@@ -59,7 +59,7 @@ def _full(table: pa.Table, sizes: Ints, rows: int, size: int) -> Generator[pa.Ta
 def row_bytes(batch: pa.RecordBatch) -> Ints:
     """The bytes of each row that its record will hold, without what holds them together."""
     total: Ints = np.zeros(batch.num_rows, np.int64)
-    for name in ("key", "value"):
+    for name in ("key", "value", "event_type", "metadata"):
         if name in batch.schema.names:
             total += _lengths(batch.column(name))
     if "headers" in batch.schema.names:

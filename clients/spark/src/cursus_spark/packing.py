@@ -24,6 +24,10 @@ _KEY: Final = Record.KEY_FIELD_NUMBER << 3 | SIZED
 _VALUE: Final = Record.VALUE_FIELD_NUMBER << 3 | SIZED
 _TIMESTAMP_MS: Final = Record.TIMESTAMP_MS_FIELD_NUMBER << 3 | VARINT
 _HEADER: Final = Record.HEADERS_FIELD_NUMBER << 3 | SIZED
+_EVENT_TYPE: Final = Record.EVENT_TYPE_FIELD_NUMBER << 3 | SIZED
+_SCHEMA_VERSION: Final = Record.SCHEMA_VERSION_FIELD_NUMBER << 3 | VARINT
+_AGGREGATE_VERSION: Final = Record.AGGREGATE_VERSION_FIELD_NUMBER << 3 | VARINT
+_METADATA: Final = Record.METADATA_FIELD_NUMBER << 3 | SIZED
 _HEADER_KEY: Final = Header.KEY_FIELD_NUMBER << 3 | SIZED
 _HEADER_VALUE: Final = Header.VALUE_FIELD_NUMBER << 3 | SIZED
 
@@ -34,9 +38,14 @@ def pack(
     keys: pa.Array | None = None,
     timestamps_ms: Ints | None = None,
     headers: pa.Array | None = None,
+    event_types: pa.Array | None = None,
+    schema_versions: Ints | None = None,
+    aggregate_versions: Ints | None = None,
+    metadata: pa.Array | None = None,
 ) -> pa.LargeBinaryArray:
-    """Each row as it stands in a plain set: a set is records one after the other. Values and keys are bytes or text; a
-    timestamp of 0 is none; headers are lists of `struct<key:string,value:binary>`, whose keys are not null.
+    """Each row as it stands in a plain set: a set is records one after the other. Bytes may be given as text; a
+    timestamp or version of 0 is none, nor is an empty event type or metadata one; headers are lists of
+    `struct<key:string,value:binary>`, whose keys are not null.
 
     >>> from cursus_proto.records import unpack
     >>> records = pack(pa.array([b"a", None, b"ccc"], pa.binary()))
@@ -50,6 +59,14 @@ def pack(
         pieces = pieces.then(_Pieces.numbers(_TIMESTAMP_MS, timestamps_ms))
     if headers is not None and len(headers.flatten()):
         pieces = pieces.then(_packed_headers(headers))
+    if event_types is not None:
+        pieces = pieces.then(_Pieces.field(_EVENT_TYPE, event_types, empty_is_absent=True))
+    if schema_versions is not None:
+        pieces = pieces.then(_Pieces.numbers(_SCHEMA_VERSION, schema_versions))
+    if aggregate_versions is not None:
+        pieces = pieces.then(_Pieces.numbers(_AGGREGATE_VERSION, aggregate_versions))
+    if metadata is not None:
+        pieces = pieces.then(_Pieces.field(_METADATA, metadata, empty_is_absent=True))
     return pieces.within(_RECORD)
 
 

@@ -90,6 +90,10 @@ def _packed(rows: pa.Table) -> pa.LargeBinaryArray:
         keys=_array(rows, "key") if "key" in rows.schema.names else None,
         timestamps_ms=_timestamps_ms(rows),
         headers=_headers(rows),
+        event_types=_stated(rows, "event_type"),
+        schema_versions=_schema_versions(rows),
+        aggregate_versions=_numbers(rows, "aggregate_version"),
+        metadata=_stated(rows, "metadata"),
     )
 
 
@@ -111,6 +115,28 @@ def _headers(table: pa.Table) -> pa.Array | None:
     if column.flatten().field(0).null_count:
         raise RowRefused("a header has null as its key")
     return column
+
+
+def _stated(table: pa.Table, name: str) -> pa.Array | None:
+    """A column that few records have; None where no row has it."""
+    column = _array(table, name) if name in table.schema.names else None
+    return None if column is None or column.null_count == len(column) else column
+
+
+def _numbers(table: pa.Table, name: str) -> Ints | None:
+    column = _stated(table, name)
+    if column is None:
+        return None
+    # Spark has no unsigned numbers: the largest ones are read as negative, and written as they were.
+    found: Ints = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _schema_versions(table: pa.Table) -> Ints | None:
+    found = _numbers(table, "schema_version")
+    if found is not None and ((found < 0) | (found >= 2**32)).any():
+        raise RowRefused(f"a row has a schema version beyond 0 to {2**32 - 1}")
+    return found
 
 
 def _array(table: pa.Table, name: str) -> pa.Array:

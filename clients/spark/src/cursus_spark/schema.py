@@ -86,8 +86,13 @@ _WRITTEN: Final[dict[str, tuple[DataType, ...]]] = {
     "partition": (IntegerType(),),
     "headers": (HEADERS,),
     "timestamp": (TimestampType(),),
+    "event_type": _BYTES,
+    "schema_version": (LongType(),),
+    "aggregate_version": (LongType(),),
+    "metadata": _BYTES,
 }
-"""What a write takes, as Spark's Kafka sink does. Strings are written as UTF-8."""
+"""What a write takes: that which Spark's Kafka sink does, and what a record can have beside it. Strings are written as
+UTF-8."""
 
 _SET_BY_BROKER: Final = frozenset({"offset", "timestampType"})
 """Of a read, so that its rows can be written again as they are. They are left out."""

@@ -16,7 +16,7 @@ from cursus_grpc.cli.running import run_command
 from cursus_grpc.cli.session import Group
 from cursus_spark.data_loss import DataLost
 from cursus_spark.options import OptionRefused
-from cursus_spark.pipeline import archive, compact, package
+from cursus_spark.pipeline import archive, compact, package, replay
 from cursus_spark.pipeline.audit.command import audit
 from cursus_spark.pipeline.lake import LakeConflict, LakeDamaged
 from cursus_spark.pipeline.rollup.command import rollup
@@ -47,6 +47,7 @@ def script() -> None:
 
 pipeline.add_command(archive.archive)
 pipeline.add_command(compact.compact)
+pipeline.add_command(replay.replay)
 pipeline.add_command(package.package)
 pipeline.add_command(audit)
 pipeline.add_command(rollup)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import click
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -132,7 +133,7 @@ def archive(
     if written_format.lower() != PARQUET:
         if compact:
             raise click.UsageError(f"--compact is for {PARQUET} only")
-        _archive_by_spark(job, wanted, written_format)
+        archive_by_spark(job, wanted, written_format)
         return
     archiving = _Archiving(wanted, options, job.source_options)
     finished = archiving.run(lambda: job.spark)
@@ -214,7 +215,7 @@ def _start(writer: DataStreamWriter, wanted: Wanted) -> StreamingQuery:
     return writer.trigger(processingTime=wanted.interval).start()
 
 
-def _archive_by_spark(job: Job, wanted: Wanted, written_format: str) -> None:
+def archive_by_spark(job: Job, wanted: Wanted, written_format: str) -> None:
     """Another format, by Spark's own writer: exactly once for those who read it by that format's rules."""
     if Lake(Directory(wanted.lake)).is_one:
         raise Failed(
@@ -227,14 +228,13 @@ def _archive_by_spark(job: Job, wanted: Wanted, written_format: str) -> None:
     writer = hours.writeStream.format(written_format).partitionBy("topic", "date", "hour").option("path", wanted.lake)
     try:
         query = _start(writer, wanted)
-    except PySparkException as error:
-        if error.getCondition() not in ("DATA_SOURCE_NOT_FOUND", "_LEGACY_ERROR_TEMP_2096", None) and (
-            "Failed to find" not in str(error)
-        ):
+    except (PySparkException, Py4JJavaError) as error:
+        # Some of these are not made exceptions of PySpark's.
+        if "Failed to find the data source" not in str(error) and "Failed to find data source" not in str(error):
             raise
         raise Failed(
-            f"Spark cannot write the format {written_format!r} here: {str(error).splitlines()[0]}",
-            "add its package, for example --conf spark.jars.packages=org.apache.spark:spark-avro_2.13:VERSION",
+            f"Spark has no format {written_format!r} here",
+            "add its package with --conf spark.jars.packages=GROUP:ARTIFACT:VERSION",
             "FORMAT_UNKNOWN",
         ) from error
     began = time.monotonic()

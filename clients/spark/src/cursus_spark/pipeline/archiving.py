@@ -7,7 +7,9 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -80,7 +82,7 @@ class Archive:
                 f"the checkpoint {self._checkpoint.location} belongs to another lake than"
                 f" {self.lake.directory.location}, which would miss what was archived so far; give this lake its own"
             )
-        self.lake.directory.delete(self._staging)
+        self._discard(self._staging)
         for topic in self.lake.topics():
             for partition, files in self.lake.files(topic).items():
                 place = TopicPartition(topic, partition)
@@ -127,15 +129,19 @@ class Archive:
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Store a micro-batch. Raises LakeConflict, LakeDamaged, and what Spark raises."""
         lake, next_offsets = self.lake, dict(self._next_offsets)
-        staging = f"{self._staging}/{batch_id}"
-        lake.directory.delete(staging)
+        staging = f"{self._staging}/{uuid.uuid4().hex}"
 
         def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return TaskFiles(lake, staging, next_offsets).write(batches)
 
         reports = [row.asDict() for row in rows.mapInArrow(write, REPORT).collect()]
         self._publish(reports, batch_id)
-        lake.directory.delete(staging)
+        self._discard(staging)
+
+    def _discard(self, staging: str) -> None:
+        """Nobody will look for it. A task that its driver left behind may still write there."""
+        with suppress(OSError):
+            self.lake.directory.delete(staging)
 
     def _publish(self, reports: Iterable[Mapping[str, Any]], batch_id: int) -> None:
         staged: list[Staged] = []

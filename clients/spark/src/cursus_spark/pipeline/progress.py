@@ -64,8 +64,8 @@ def _tell(query: StreamingQuery, told: int, describe: Describe) -> int:
 
 
 @contextmanager
-def watched(spark: SparkSession, what: str) -> Iterator[None]:
-    """Show the tasks of the Spark jobs that run meanwhile."""
+def watched(spark: SparkSession, what: str, also: Callable[[], str] = str) -> Iterator[None]:
+    """Show the tasks of the Spark jobs that run meanwhile, and what `also` tells, asked in another thread."""
     console = stderr_console()
     over = threading.Event()
     with console.status(what) as status:
@@ -74,7 +74,7 @@ def watched(spark: SparkSession, what: str) -> Iterator[None]:
             polls = 0
             while not over.wait(_POLL_S):
                 polls += 1
-                shown = _tasks(spark)
+                shown = ", ".join(part for part in (_tasks(spark), also()) if part)
                 if console.is_terminal:
                     status.update(f"{what}: {shown}" if shown else what)
                 elif shown and polls % _LOG_EVERY == 0:
