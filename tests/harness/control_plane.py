@@ -104,6 +104,8 @@ class ControlPlane:
             *(f"--bind-address={loopback}", f"--advertise-address={loopback}", f"--secure-port={api}"),
             *(f"--cert-dir={self._directory / 'certificates'}", f"--token-auth-file={self._directory / 'tokens.csv'}"),
             "--service-account-issuer=https://kubernetes.default.svc",
+            # The distribution's etcd 3.4 cannot stream lists; clients that try wait half a minute to repeat it.
+            "--feature-gates=WatchList=false",
             *(f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}"),
             *(
                 "--authorization-mode=RBAC",
@@ -143,9 +145,7 @@ class ControlPlane:
         program = find_tool(name) or shutil.which(name)
         assert program is not None, name
         log = self._stack.enter_context((self._directory / f"{name}.log").open("wb"))
-        # etcd 3.4 of the distribution cannot stream lists; clients that try fall back only after half a minute.
-        env = {**os.environ, "KUBE_FEATURE_WatchListClient": "false"}
-        process = subprocess.Popen([program, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
+        process = subprocess.Popen([program, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self._processes[name] = process
         self._stack.callback(_end, process)
 
