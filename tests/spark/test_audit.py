@@ -31,6 +31,8 @@ from tests.harness import spark as harness
 from tests.harness.clients import Client, publish_request
 from tests.harness.damage import Stored, rewrite_log
 
+pytestmark = pytest.mark.timeout(1_800)
+
 _HOUR_MS = 3_600_000
 _SEVERITIES = {name: check.default for name, check in CHECKS.items()}
 

@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from cursus_grpc.testing import Broker
 from tests.harness import spark as harness
 
 _EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+@pytest.mark.timeout(1_800)
 def test_orders_with_spark(broker: Broker, tmp_path: Path) -> None:
     env = harness.environment(tmp_path) | {"CURSUS_BROKER": broker.address, "TMPDIR": str(tmp_path)}
     command = [sys.executable, str(_EXAMPLES / "orders_with_spark.py")]

@@ -24,6 +24,8 @@ from tests.harness import spark as harness
 from tests.spark.conftest import MakeTopic, Read
 from tests.spark.test_stream_write import forget_last_batch
 
+pytestmark = pytest.mark.timeout(1_800)
+
 _MINUTE_MS = 60_000
 _BASE_MS = 1_767_323_040_000
 """A full minute."""

@@ -268,7 +268,7 @@ _STYLE: Final = """
   --back: #141a21; --bar: #6bb0d8; --good: #5cc794; --bad: #f0857a; --note: #dcb45a } }
 * { box-sizing: border-box }
 body { margin: 0; background: var(--back); color: var(--ink); font: 15px/1.5 system-ui, sans-serif }
-main { max-width: 1080px; margin: 0 auto; padding: 32px 24px 64px }
+main { max-width: 1240px; margin: 0 auto; padding: 32px 24px 64px }
 header { margin-bottom: 24px }
 h1 { font-size: 30px; margin: 0; overflow-wrap: anywhere }
 h2 { font-size: 18px; margin: 0 0 8px }
