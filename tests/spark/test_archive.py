@@ -21,11 +21,11 @@ from cursus_grpc.cli.failures import Failed
 from cursus_grpc.cli.session import Session
 from cursus_grpc.testing import Broker
 from cursus_spark.pipeline import archive as job
-from cursus_spark.pipeline.archiving import Archive
-from cursus_spark.pipeline.compaction import compact_closed
-from cursus_spark.pipeline.directory import Directory
 from cursus_spark.pipeline.job import Job, _SparkFlags
-from cursus_spark.pipeline.lake import Lake, LakeConflict
+from cursus_spark.pipeline.lake.archiving import Archive
+from cursus_spark.pipeline.lake.compaction import compact_closed
+from cursus_spark.pipeline.lake.directory import Directory
+from cursus_spark.pipeline.lake.layout import Lake, LakeConflict
 from tests.harness import spark as harness
 from tests.spark.conftest import MakeTopic, Read
 from tests.spark.test_stream_write import forget_last_batch, numbers

@@ -16,10 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from cursus_grpc import Admin, Producer
 from cursus_grpc.cli.failures import Failed
 from cursus_grpc.testing import Broker
-from cursus_spark.pipeline import archive, lake_reader, replay
-from cursus_spark.pipeline.directory import Directory
-from cursus_spark.pipeline.lake import Lake
-from cursus_spark.pipeline.lake_reader import Times
+from cursus_spark.pipeline import archive, replay
+from cursus_spark.pipeline.lake import reader as lake_reader
+from cursus_spark.pipeline.lake.directory import Directory
+from cursus_spark.pipeline.lake.layout import Lake
+from cursus_spark.pipeline.lake.reader import Times
 from cursus_spark.pipeline.replay import Replay, Replayed
 from tests.harness import spark as harness
 from tests.spark.conftest import MakeTopic, Read

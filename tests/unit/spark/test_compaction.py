@@ -10,11 +10,11 @@ import pytest
 
 from cursus_grpc import TopicPartition
 from cursus_grpc.cli.failures import Failed
-from cursus_spark.pipeline import compaction, rename_exchange
-from cursus_spark.pipeline.compaction import compact_closed, groups
-from cursus_spark.pipeline.directory import Directory
-from cursus_spark.pipeline.lake import HOUR_MS, Hour, Lake, LakeDamaged, LakeFile
-from cursus_spark.pipeline.rename_exchange import ExchangeUnsupported, exchange
+from cursus_spark.pipeline.lake import compaction, rename_exchange
+from cursus_spark.pipeline.lake.compaction import compact_closed, groups
+from cursus_spark.pipeline.lake.directory import Directory
+from cursus_spark.pipeline.lake.layout import HOUR_MS, Hour, Lake, LakeDamaged, LakeFile
+from cursus_spark.pipeline.lake.rename_exchange import ExchangeUnsupported, exchange
 from tests.unit.spark.test_lake import BEGIN_MS, batch, lake_in, names, offsets, write
 
 OTHER = TopicPartition("orders", 4)

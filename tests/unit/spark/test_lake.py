@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cursus_grpc import TopicPartition
-from cursus_spark.pipeline import lake as lake_module
 from cursus_spark.pipeline import replay as replay_module
-from cursus_spark.pipeline.directory import Directory
-from cursus_spark.pipeline.lake import (
+from cursus_spark.pipeline.lake import layout as lake_module
+from cursus_spark.pipeline.lake.directory import Directory
+from cursus_spark.pipeline.lake.layout import (
     HOUR_MS,
     INCOMPLETE,
     SCHEMA,
@@ -30,7 +30,7 @@ from cursus_spark.pipeline.lake import (
     Staged,
     overlapping,
 )
-from cursus_spark.pipeline.lake_writer import TaskFiles
+from cursus_spark.pipeline.lake.writer import TaskFiles
 
 BEGIN_MS = 450_000 * HOUR_MS
 PLACE = TopicPartition("orders", 3)

@@ -18,7 +18,7 @@ from cursus_spark.data_loss import DataLost
 from cursus_spark.options import OptionRefused
 from cursus_spark.pipeline import archive, compact, package, replay
 from cursus_spark.pipeline.audit.command import audit
-from cursus_spark.pipeline.lake import LakeConflict, LakeDamaged
+from cursus_spark.pipeline.lake.layout import LakeConflict, LakeDamaged
 from cursus_spark.pipeline.rollup.command import rollup
 from cursus_spark.planning import TopicMissing
 

@@ -19,11 +19,11 @@ from cursus_grpc.cli.failures import Failed
 from cursus_grpc.cli.output import duration, plural, say, size
 from cursus_grpc.cli.session import Command
 from cursus_spark.options import OptionRefused, Options
-from cursus_spark.pipeline.archiving import Archive
-from cursus_spark.pipeline.compaction import Compaction, compact_closed
-from cursus_spark.pipeline.directory import Directory
 from cursus_spark.pipeline.job import Job, takes_job
-from cursus_spark.pipeline.lake import ABOUT, Lake
+from cursus_spark.pipeline.lake.archiving import Archive
+from cursus_spark.pipeline.lake.compaction import Compaction, compact_closed
+from cursus_spark.pipeline.lake.directory import Directory
+from cursus_spark.pipeline.lake.layout import ABOUT, Lake
 from cursus_spark.pipeline.progress import describe_batch, follow
 from cursus_spark.planning import Extents, ask, find_extents
 from cursus_spark.read_options import ReadOptions

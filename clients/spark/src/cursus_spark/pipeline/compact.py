@@ -9,9 +9,9 @@ import click
 from cursus_grpc.cli.failures import Failed
 from cursus_grpc.cli.output import json_document, say
 from cursus_grpc.cli.session import Command, Session, pass_session
-from cursus_spark.pipeline.compaction import TARGET_BYTES, compact_closed
-from cursus_spark.pipeline.directory import Directory
-from cursus_spark.pipeline.lake import Lake
+from cursus_spark.pipeline.lake.compaction import TARGET_BYTES, compact_closed
+from cursus_spark.pipeline.lake.directory import Directory
+from cursus_spark.pipeline.lake.layout import Lake
 
 
 @click.command(cls=Command)

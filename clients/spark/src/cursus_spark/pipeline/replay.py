@@ -23,10 +23,10 @@ from cursus_grpc.cli.failures import Failed
 from cursus_grpc.cli.output import duration, plural, say
 from cursus_grpc.cli.session import Command
 from cursus_grpc.errors import TopicNotFound
-from cursus_spark.pipeline.directory import Directory
 from cursus_spark.pipeline.job import Job, takes_job
-from cursus_spark.pipeline.lake import Lake, LakeFile
-from cursus_spark.pipeline.lake_reader import Times, paced, read
+from cursus_spark.pipeline.lake.directory import Directory
+from cursus_spark.pipeline.lake.layout import Lake, LakeFile
+from cursus_spark.pipeline.lake.reader import Times, paced, read
 from cursus_spark.pipeline.progress import watched
 
 _RATE: Final = re.compile(r"(\d+(?:\.\d+)?)(?:/(s|m|h))?")

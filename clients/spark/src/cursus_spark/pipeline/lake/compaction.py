@@ -21,10 +21,10 @@ import pyarrow.parquet as pq
 
 from cursus_grpc.cli.failures import Failed
 from cursus_grpc.cli.output import plural, size
-from cursus_spark.pipeline.directory import Directory, sync
-from cursus_spark.pipeline.lake import ABOUT, LOCK, SCHEMA, Hour, Lake, LakeDamaged, LakeFile, overlapping
-from cursus_spark.pipeline.lake_writer import BYTES, COMPRESSION, ROWS
-from cursus_spark.pipeline.rename_exchange import ExchangeUnsupported, exchange
+from cursus_spark.pipeline.lake.directory import Directory, sync
+from cursus_spark.pipeline.lake.layout import ABOUT, LOCK, SCHEMA, Hour, Lake, LakeDamaged, LakeFile, overlapping
+from cursus_spark.pipeline.lake.rename_exchange import ExchangeUnsupported, exchange
+from cursus_spark.pipeline.lake.writer import BYTES, COMPRESSION, ROWS
 
 TARGET_BYTES: Final = 256 * 1024 * 1024
 """Files are not merged beyond this."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cursus_spark.pipeline.lake import Lake, LakeFile
+from cursus_spark.pipeline.lake.layout import Lake, LakeFile
 
 ROWS: Final = 5_000
 """Rows of a piece, at most."""

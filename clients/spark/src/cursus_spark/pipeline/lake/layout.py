@@ -29,7 +29,7 @@ from typing import Final
 import pyarrow as pa
 from pyarrow import fs
 
-from cursus_spark.pipeline.directory import Directory
+from cursus_spark.pipeline.lake.directory import Directory
 
 HOUR_MS: Final = 3_600_000
 LAYOUT: Final = 1

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from cursus_grpc import TopicPartition
 from cursus_spark.arrow_arrays import Ints
-from cursus_spark.pipeline.lake import HOUR_MS, SCHEMA, Hour, Lake, LakeConflict, LakeFile, overlapping
+from cursus_spark.pipeline.lake.layout import HOUR_MS, SCHEMA, Hour, Lake, LakeConflict, LakeFile, overlapping
 
 ROWS: Final = 100_000
 BYTES: Final = 32 * 1024 * 1024

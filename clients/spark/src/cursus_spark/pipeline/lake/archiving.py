@@ -1,5 +1,5 @@
 """Archiving topics into a lake, micro-batch by micro-batch: what the driver decides. Tasks write files with
-`lake_writer.py`; this publishes them, so that they appear before Spark notes the batch as done, and never twice.
+`writer.py`; this publishes them, so that they appear before Spark notes the batch as done, and never twice.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pyspark.sql import DataFrame
 
 from cursus_grpc import AsyncAdmin, Consumer, TopicPartition
 from cursus_spark.options import Endpoint
-from cursus_spark.pipeline.directory import Directory
-from cursus_spark.pipeline.lake import INCOMPLETE, Hour, Lake, LakeConflict, LakeFile, Staged
-from cursus_spark.pipeline.lake_writer import REPORT, TaskFiles
+from cursus_spark.pipeline.lake.directory import Directory
+from cursus_spark.pipeline.lake.layout import INCOMPLETE, Hour, Lake, LakeConflict, LakeFile, Staged
+from cursus_spark.pipeline.lake.writer import REPORT, TaskFiles
 from cursus_spark.planning import CLIENT_ID, Extents, ask, find_extents
 from cursus_spark.read_options import Selection
 
