@@ -21,18 +21,22 @@ def cut(batches: Iterable[pa.RecordBatch], rows: int = ROWS, size: int = BYTES) 
     """Tables of at most so many rows and bytes, each in one piece."""
     waiting: list[pa.RecordBatch] = []
     sizes: list[Ints] = []
+    waiting_rows = waiting_bytes = 0
     for batch in batches:
         if not batch.num_rows:
             continue
         waiting.append(batch)
         sizes.append(row_bytes(batch))
-        if sum(map(len, sizes)) < rows and sum(int(one.sum()) for one in sizes) <= size:
+        waiting_rows += batch.num_rows
+        waiting_bytes += int(sizes[-1].sum())
+        if waiting_rows < rows and waiting_bytes <= size:
             continue
         table = pa.Table.from_batches(waiting)
         done = yield from _full(table, np.concatenate(sizes), rows, size)
         rest = table.slice(done)
         waiting = [one for one in rest.to_batches() if one.num_rows]
         sizes = [row_bytes(one) for one in waiting]
+        waiting_rows, waiting_bytes = rest.num_rows, sum(int(one.sum()) for one in sizes)
     if waiting:
         table = pa.Table.from_batches(waiting)
         done = yield from _full(table, np.concatenate(sizes), rows, size)
