@@ -115,7 +115,7 @@ def test_the_lock_of_an_image_is_a_part_of_the_one_lock(lock: str) -> None:
         ("broker", ("numpy", "click", "rich", "pyspark", "pyarrow", "pytest", "hatchling", "cryptography")),
         ("gateway", ("click", "rich", "pyspark", "pyarrow", "xxhash", "google-re2", "pytest", "hatchling")),
         ("cli", ("numpy", "pyspark", "pyarrow", "prometheus-client", "structlog", "pytest", "hatchling")),
-        ("spark", ("pyspark", "pandas", "prometheus-client", "structlog", "pytest", "hatchling")),
+        ("spark", ("pyspark", "prometheus-client", "structlog", "pytest", "hatchling")),
     ],
 )
 def test_an_image_gets_only_what_it_needs(lock: str, absent: tuple[str, ...]) -> None:
