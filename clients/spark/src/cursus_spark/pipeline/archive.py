@@ -128,7 +128,7 @@ def archive(
     )
     # What the source would refuse is refused before Spark starts, and so is a broker that is not there.
     options = ReadOptions.parse(wanted.source(job.source_options), streaming=True)
-    job.session.admin().close()
+    job.reach()
     began = time.monotonic()
     if written_format.lower() != PARQUET:
         if compact:

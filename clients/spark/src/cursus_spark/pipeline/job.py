@@ -72,8 +72,14 @@ class Job:
 
     @functools.cached_property
     def endpoint(self) -> Endpoint:
-        """For `planning.ask`."""
+        """For `planning.ask`. Raises as `reach`."""
+        self.reach()
         return Options(self.source_options, self.source_options).endpoint()
+
+    def reach(self) -> None:
+        """Make sure that there is a broker. Raises BrokerUnreachable or TlsFailed, soon: nobody has to wait for a
+        mistyped address."""
+        self.session.admin().close()
 
     @property
     def spark(self) -> SparkSession:
