@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import grpc
 import pytest
+import yaml
 
 from cursus_grpc import AsyncConsumer, AsyncProducer, RecordMetadata
 from cursus_proto.v1 import consume_service_pb2 as consume_pb
@@ -31,8 +32,13 @@ pytestmark = pytest.mark.slow
 
 Request = TypeVar("Request")
 
-GRACE = ("--grace-ms", "25000")
-"""What the chart gives the services to finish: its grace period less the preStop and the closing."""
+_VALUES = yaml.safe_load((Path(__file__).parents[2] / "deploy/helm/cursus/values.yaml").read_text())
+
+
+def grace(service: str) -> tuple[str, str]:
+    """What the chart gives a service to finish: its pod's grace less the preStop and the closing."""
+    return "--grace-ms", f"{_VALUES[service]['drainSeconds']}s"
+
 
 RESTARTS = 2
 PROGRESS = 60
@@ -202,8 +208,8 @@ class Services:
 async def services(tmp_path: Path) -> AsyncIterator[Services]:
     """On ports they keep over restarts."""
     grpc_port, tcp_port = await free_port(), await free_port()
-    broker = BrokerProcess.start(tmp_path / "data", "--grpc-port", str(grpc_port), *GRACE)
-    gateway = GatewayProcess.start(f"127.0.0.1:{grpc_port}", tmp_path, "--port", str(tcp_port), *GRACE)
+    broker = BrokerProcess.start(tmp_path / "data", "--grpc-port", str(grpc_port), *grace("broker"))
+    gateway = GatewayProcess.start(f"127.0.0.1:{grpc_port}", tmp_path, "--port", str(tcp_port), *grace("gateway"))
     async with broker, gateway:
         async with Client.connect(broker.grpc) as client:
             for topic in ("ours", "unary", "stream", "text", "batches"):
