@@ -39,11 +39,16 @@ class Stack:
 
     async def cut(self) -> None:
         """The broker dies, its disk forgets the end of the log, and the log grows again, unseen by the gateway."""
-        await asyncio.to_thread(self._cut)
+        await asyncio.to_thread(self._die, cut=True)
 
-    def _cut(self) -> None:
+    async def die(self) -> None:
+        """The same, and nothing is forgotten."""
+        await asyncio.to_thread(self._die, cut=False)
+
+    def _die(self, *, cut: bool) -> None:
         self.broker.kill()
-        cut_log(self.directory, "t", CUT)
+        if cut:
+            cut_log(self.directory, "t", CUT)
         with Broker(data_dir=self.directory) as elsewhere:
             publish(elsewhere.address, NEW)
         self.broker.start()
@@ -145,3 +150,11 @@ async def test_a_subscriber_goes_on_where_its_group_was_moved(stack: Stack) -> N
         await stack.cut()
         found = [await client.receive() for _ in NEW]
         assert found == NEW
+
+
+async def test_a_subscriber_that_has_received_nothing_yet_skips_nothing(stack: Stack) -> None:
+    """Its group begins at the end of the log, which is somewhere else when the broker is back."""
+    async with connected(stack) as client:
+        await client.ask("SUBSCRIBE t g")
+        await stack.die()
+        assert [await client.receive() for _ in NEW] == NEW

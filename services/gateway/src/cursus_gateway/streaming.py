@@ -8,8 +8,9 @@ connection has taken.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import grpc
 import structlog
@@ -28,6 +29,7 @@ from cursus_gateway.statuses import is_transient, refused_by_call
 from cursus_gateway.unpacking import UNREADABLE, Unpacking
 from cursus_gateway.upstream import Upstream
 from cursus_proto.cutting import StoredBatch, stored
+from cursus_proto.internal.v1 import opaque_pb2
 from cursus_proto.v1 import consume_service_pb2 as pb
 from cursus_proto.v1 import records_pb2
 
@@ -112,8 +114,8 @@ class Streaming:
 
     async def subscribe(self, command: Subscribe, outlet: Outlet, joined: Callable[[], None]) -> None:
         """Pushes payloads of the topic, a frame each, as a member of the group, from now on or from where the group
-        stands. What was handed to the connection is committed. Calls `joined` once the member is known. Runs until
-        cancelled; raises Refused."""
+        stands. What was handed to the connection is committed. Calls `joined` once the member is known and its
+        start committed. Runs until cancelled; raises Refused."""
         pause_s = _FIRST_PAUSE_S
         with self._metrics.streaming():
             while True:
@@ -141,15 +143,29 @@ class Streaming:
             await call.write(pb.SubscribeRequest(start=start))
             positions: dict[int, ReadUpTo] = {}
             commits = 0
-            while (response := await call.read()) is not grpc.aio.EOF:
+            waiting: deque[opaque_pb2.SubscribeResponse] = deque()
+            while (response := waiting.popleft() if waiting else await call.read()) is not grpc.aio.EOF:
                 kind = response.WhichOneof("response")
                 if kind == "assignment":
                     assignment = response.assignment
                     positions = _positions(assignment.partitions, positions)
                     ack = pb.AssignmentAck(generation=assignment.generation)
                     await call.write(pb.SubscribeRequest(assignment_ack=ack))
-                    if assignment.complete:
-                        joined()
+                    if not assignment.complete:
+                        continue
+                    if positions:
+                        # A group that has committed nothing begins at the end, and again after its broker died: what
+                        # came in between would be skipped. So the client hears that it has subscribed, and then its
+                        # first messages, when its start is kept.
+                        commits += 1
+                        commit = pb.SubscribeCommit(commit_id=commits)
+                        for partition, position in positions.items():
+                            _add(commit, command.topic, partition, position)
+                        await call.write(pb.SubscribeRequest(commit=commit))
+                        if (before := await _before_commit(call, commits)) is None:
+                            return
+                        waiting += before
+                    joined()
                 elif kind == "batches":
                     found = response.batches
                     batches = stored(found.batches)
@@ -166,17 +182,26 @@ class Streaming:
                     positions[found.partition] = ReadUpTo(next_offset, position.epoch)
                     commits += 1
                     commit = pb.SubscribeCommit(commit_id=commits)
-                    commit.offsets.add(
-                        topic=found.topic,
-                        partition=found.partition,
-                        next_offset=next_offset,
-                        leader_epoch=position.epoch,
-                    )
+                    _add(commit, found.topic, found.partition, positions[found.partition])
                     await call.write(pb.SubscribeRequest(commit=commit))
                     size = sum(one.payload_bytes for one in batches)
                     await call.write(pb.SubscribeRequest(grant=records_pb2.FlowGrant(bytes=size)))
         finally:
             call.cancel()
+
+
+async def _before_commit(call: Any, commit_id: int) -> list[opaque_pb2.SubscribeResponse] | None:
+    """Waits for the answer to a commit. Answers what came before it, which credit bounds; None if the stream ends."""
+    before: list[opaque_pb2.SubscribeResponse] = []
+    while (response := await call.read()) is not grpc.aio.EOF:
+        if response.WhichOneof("response") == "committed" and response.committed.commit_id == commit_id:
+            return before
+        before.append(response)
+    return None
+
+
+def _add(commit: pb.SubscribeCommit, topic: str, partition: int, position: ReadUpTo) -> None:
+    commit.offsets.add(topic=topic, partition=partition, next_offset=position.next_offset, leader_epoch=position.epoch)
 
 
 def _positions(assigned: Iterable[pb.AssignedPartition], before: Mapping[int, ReadUpTo]) -> dict[int, ReadUpTo]:
