@@ -84,7 +84,7 @@ test-spark-faults: $(READY)  ## Run SEEDS rounds of Spark streams whose drivers,
 	FAULTS_ROUNDS=$(SEEDS) FAULTS_KILLS=$(FAULTS) $(PYTEST) tests/spark/test_faults.py
 
 test-images: $(READY)  ## Build the images on a local base and run them; needs podman, runc, mmdebstrap and root
-	CURSUS_TEST_IMAGES=1 $(PYTEST) tests/deploy/test_images.py
+	CURSUS_TEST_IMAGES=1 $(PYTEST) --capture=no tests/deploy/test_images.py
 
 helm-check: $(READY)  ## Lint and render the chart with every values file, and hold it against schemas and standards
 	$(PYTEST) tests/deploy/test_chart.py tests/deploy/test_chart_commands.py
