@@ -21,10 +21,12 @@ RUNNABLE := $(VENV)/.runnable
 CHECKED := $(wildcard proto/cursus_proto transport services clients tests bench tools examples)
 # The pinned one, if it is installed, else whatever there is.
 BUF := $(firstword $(wildcard tools/node_modules/.bin/buf) $(shell command -v buf))
+# Written by npm when it has installed what tools/package-lock.json pins.
+NPM_TOOLS := tools/node_modules/.package-lock.json
 PYTEST := $(BIN)/python -m pytest
-SUITES := unit property integration crash e2e deploy spark
+SUITES := unit property integration crash e2e deploy spark languages
 # What also runs on the newest Python of this machine, in an environment of its own.
-NEWEST_SUITES := unit property integration
+NEWEST_SUITES := unit property crash e2e
 NEWEST = $(shell $(PYTHON) tools/newest_python.py)
 ON_NEWEST = $(PYTHON) -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] != "$(word 1,$(NEWEST))")' \
     && echo "$@: skipped, $(word 1,$(NEWEST)) is the newest, and $(PYTHON) is one" \
@@ -32,7 +34,7 @@ ON_NEWEST = $(PYTHON) -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] !=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-newest run test $(SUITES:%=test-%) test-newest $(NEWEST_SUITES:%=test-newest-%) test-model test-spark-faults
-.PHONY: lint fix proto docs lock bench clean images test-images helm-check helm-e2e tools-helm
+.PHONY: lint fix proto generate release-contract docs lock bench clean images test-images helm-check helm-e2e tools-helm
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +71,7 @@ test-crash:  ## Run the tests that kill, tear and fill up
 test-e2e:  ## Run the user's stories over all services
 test-deploy:  ## Run the tests of operating it: metrics, alerts, draining, images, chart; some need Prometheus or helm
 test-spark:  ## Run the tests of the Spark source, sink and jobs; needs Java 17
+test-languages:  ## Build the example programs in other languages and run them against real brokers, as far as their tools are there
 $(SUITES:%=test-%): test-%: $(READY)
 	@if [ -d tests/$* ]; then set -x; $(PYTEST) tests/$*; else echo "tests/$*: none yet"; fi
 
@@ -102,7 +105,7 @@ images:  ## Build the images with docker, podman or buildah; PUSH=registry/path 
 	$(PYTHON) tools/build_images.py $(if $(ENGINE),--engine $(ENGINE)) $(if $(PUSH),--push $(PUSH)) $(if $(TAG),--tag $(TAG)) \
 	    $(if $(BASE),--base $(BASE)) $(if $(SPARK_BASE),--spark-base $(SPARK_BASE)) $(IMAGES)
 
-test-newest: $(NEWEST_SUITES:%=test-newest-%)  ## Run unit, property and integration tests on the newest supported Python there is
+test-newest: $(NEWEST_SUITES:%=test-newest-%)  ## Run unit, property, crash and end-to-end tests on the newest supported Python there is
 $(NEWEST_SUITES:%=test-newest-%): test-newest-%: setup-newest
 	+@$(ON_NEWEST) test-$*
 
@@ -118,6 +121,7 @@ ifdef BUF
 	$(BIN)/python tools/googleapis.py build/googleapis
 	$(BUF) lint --path proto/cursus
 	$(BUF) format --diff --exit-code --path proto/cursus
+	$(BUF) breaking --exclude-imports --against proto/released.binpb
 else
 	@echo "buf lint: skipped, buf is neither on PATH nor in tools/node_modules (npm ci --prefix tools installs it)"
 endif
@@ -130,8 +134,39 @@ ifdef BUF
 	$(BUF) format --write --path proto/cursus
 endif
 
-proto: $(READY)  ## Generate the Python stubs from proto/cursus
+proto: $(READY)  ## Generate the stubs of Python and, with go and buf, of the Go example from proto/cursus, and the routing vectors
 	$(BIN)/python tools/generate_stubs.py proto proto/cursus_proto
+	$(BIN)/python tools/routing_vectors.py proto/testdata/routing.json
+ifneq ($(and $(BUF),$(shell command -v go)),)
+	$(BIN)/python tools/googleapis.py build/googleapis
+	$(BUF) generate --template examples/go/buf.gen.yaml
+else
+	@echo "examples/go: not generated again, that needs go and buf (npm ci --prefix tools)"
+endif
+
+# Part of a release, and of nothing else: from then on it is this contract that must not be broken.
+release-contract: $(READY) $(NPM_TOOLS)  ## Keep the contract as it is now as the released one, which make lint compares with
+	$(BIN)/python tools/googleapis.py build/googleapis
+	tools/node_modules/.bin/buf build --path proto/cursus/v1 --exclude-source-info --output proto/released.binpb
+
+# The plugins of buf.gen.yaml that no other file pins. Protoc is the one whose code fits the protobuf of grpc-java.
+PROTOC_JAVA := com.google.protobuf:protoc:3.25.9
+PROTOC_GRPC_JAVA := io.grpc:protoc-gen-grpc-java:1.83.0
+PLATFORM := $(shell uname -s | sed 's/Linux/linux/;s/Darwin/osx/')-$(shell uname -m | sed 's/arm64/aarch_64/;s/aarch64/aarch_64/')
+generate: $(READY) $(NPM_TOOLS) build/plugins/.ready  ## Generate client code of Go, Java, TypeScript and Python into build/generated; needs go, Maven and npm
+	$(BIN)/python tools/googleapis.py build/googleapis
+	tools/node_modules/.bin/buf generate
+
+$(NPM_TOOLS): tools/package-lock.json
+	npm ci --prefix tools --no-audit --no-fund --loglevel=error
+
+build/plugins/.ready: Makefile
+	for plugin in $(PROTOC_JAVA) $(PROTOC_GRPC_JAVA); do \
+	    name=$$(echo $$plugin | cut -d: -f2); \
+	    mvn -q -B dependency:copy -Dartifact=$$plugin:exe:$(PLATFORM) -DoutputDirectory=build/plugins -Dmdep.stripVersion=true \
+	        && mv build/plugins/$$name-$(PLATFORM).exe build/plugins/$$name && chmod +x build/plugins/$$name || exit 1; \
+	done
+	@touch $@
 
 docs: $(READY)  ## Generate docs/configuration.md from the settings, and the chart's schema and README from its values
 	$(BIN)/python tools/configuration_reference.py docs/configuration.md

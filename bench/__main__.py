@@ -9,6 +9,8 @@ import signal
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -40,8 +42,12 @@ from bench.measures import (
     stored,
 )
 from bench.processes import BenchFailed, BenchSkipped
+from bench.scale import curve
+from bench.scale.curves import CURVES
 from bench.setting import FULL, QUICK, Setting
+from bench.trees import NoSuchTree, Tree, older
 
+SCALE: Final = "scale"
 ROOT: Final = Path(__file__).parent.parent
 RESULTS: Final = ROOT / "bench" / "results"
 
@@ -79,6 +85,7 @@ SUITES: Final[dict[str, dict[str, Measure]]] = {
         "spark-plan": spark_plan.measure,
         "spark-memory": spark_memory.measure,
     },
+    SCALE: {one.name: partial(curve.measure, one) for one in CURVES},
 }
 MEASURES: Final[dict[str, Measure]] = {name: one for suite in SUITES.values() for name, one in suite.items()}
 
@@ -88,27 +95,38 @@ def main() -> int:
     # Ended like by Ctrl-C: brokers and peers are stopped first. Left running, they would disturb the next run.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     arguments.scratch.mkdir(parents=True, exist_ok=True)
+    try:
+        with older(arguments.against, arguments.scratch) if arguments.against else nullcontext() as against:
+            return _measure_all(arguments, against)
+    except NoSuchTree as error:
+        print(f"--against: {error}", file=sys.stderr)
+        return 2
+
+
+def _measure_all(arguments: argparse.Namespace, against: Tree | None) -> int:
     if arguments.only:
         # Part of a suite, like a rough run, must not stand where the results of a full run are expected.
-        return _measure(arguments, arguments.only, arguments.scratch / "bench-results")
+        return _measure(arguments, against, arguments.only, arguments.scratch / "bench-results")
     failed = 0
-    for suite in arguments.suite or SUITES:
+    for suite in arguments.suite or ([SCALE] if arguments.against else SUITES):
         complete = arguments.scratch / "bench-results" / suite if arguments.quick else RESULTS / suite
-        failed |= _measure(arguments, list(SUITES[suite]), complete)
+        failed |= _measure(arguments, against, list(SUITES[suite]), complete)
     return failed
 
 
-def _measure(arguments: argparse.Namespace, names: Sequence[str], target: Path) -> int:
+def _measure(arguments: argparse.Namespace, against: Tree | None, names: Sequence[str], target: Path) -> int:
     """Measure, print and write the report. 1 if a measure failed. If one failed or was skipped, the report has the
     others only, and is written beside the scratch directory."""
     scale = QUICK if arguments.quick else FULL
     scratch = Path(tempfile.mkdtemp(prefix="bench-", dir=arguments.scratch))
     try:
-        ballast_bytes = 0 if arguments.no_ballast else min(scale.ballast_bytes, psutil.virtual_memory().total)
+        # The curves count processor time, which does not depend on the page cache.
+        is_even = arguments.no_ballast or all(name in SUITES[SCALE] for name in names)
+        ballast_bytes = 0 if is_even else min(scale.ballast_bytes, psutil.virtual_memory().total)
         where = machine.describe(scratch, ballast_bytes, arguments.quick)
         progress(f"filling {ballast_bytes / 1e9:.1f} GB of page cache")
         with ballast(scratch, ballast_bytes) as filled:
-            found = [asyncio.run(_run(name, Setting(scratch / name, scale, filled))) for name in names]
+            found = [asyncio.run(_run(name, Setting(scratch / name, scale, filled, against))) for name in names]
     finally:
         shutil.rmtree(scratch)
     results = [result for result in found if isinstance(result, report.Result)]
@@ -154,7 +172,17 @@ def _parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         default=ROOT / "build",
         help="where data is written and removed again; has to be on disk",
     )
-    return parser.parse_args(arguments)
+    parser.add_argument(
+        "--against",
+        metavar="COMMIT",
+        help="measure the sources of this commit beside the present ones; only for the curves of the suite scale",
+    )
+    parsed = parser.parse_args(arguments)
+    others = [name for name in parsed.only or () if name not in SUITES[SCALE]]
+    others += [name for name in parsed.suite or () if name != SCALE]
+    if parsed.against and others:
+        parser.error(f"--against compares the curves of the suite {SCALE}, and {', '.join(others)} is none of them")
+    return parsed
 
 
 if __name__ == "__main__":

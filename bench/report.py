@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -43,6 +43,12 @@ class Result:
     figures: Sequence[Figure]
     series: Sequence[Series]
     notes: Sequence[str] = ()
+    lines: Sequence[str] = ()
+    """What it has to show beside its series, in Markdown."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Pictures that `lines` refer to, by name."""
+    data: object = None
+    """The numbers behind `lines`, for programs."""
 
 
 def ratio(
@@ -69,6 +75,7 @@ def as_json(machine: Machine, results: Sequence[Result]) -> str:
                     for series in result.series
                 ],
                 "notes": list(result.notes),
+                **({} if result.data is None else {"data": result.data}),
             }
             for result in results
         ],
@@ -98,6 +105,7 @@ def as_markdown(machine: Machine, results: Sequence[Result]) -> str:
     ]
     for result in results:
         lines += ["", f"## {result.title}", "", *_series_table(result.series)]
+        lines += result.lines
         told = [figure for figure in result.figures if figure.bar is None]
         if told:
             lines += ["", *(f"- {figure.name}: {_show(figure.value, figure.unit)}" for figure in told)]
@@ -110,6 +118,9 @@ def write(directory: Path, machine: Machine, results: Sequence[Result]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "latest.json").write_text(as_json(machine, results), encoding="utf-8")
     (directory / "latest.md").write_text(as_markdown(machine, results), encoding="utf-8")
+    for result in results:
+        for name, text in result.files.items():
+            (directory / name).write_text(text, encoding="utf-8")
 
 
 def _series_table(series: Sequence[Series]) -> list[str]:

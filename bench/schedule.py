@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Final, NamedTuple
 
-_SECOND_NS: Final = 1_000_000_000
+SECOND_NS: Final = 1_000_000_000
 
 
 class Tick(NamedTuple):
@@ -29,7 +29,7 @@ class Pace:
 
     def wait_s(self, number: int) -> float:
         """How long to sleep before it is due; not at all if that is not positive. Say `awake` afterwards."""
-        return (self._due(number) - time.perf_counter_ns()) / _SECOND_NS
+        return (self._due(number) - time.perf_counter_ns()) / SECOND_NS
 
     def awake(self) -> None:
         self._awake = time.perf_counter_ns()
@@ -38,7 +38,7 @@ class Pace:
         return Tick(number, max(self._due(number), self._awake))
 
     def _due(self, number: int) -> int:
-        return self._started + number * _SECOND_NS // self._rate
+        return self._started + number * SECOND_NS // self._rate
 
 
 async def schedule(count: int, rate: int) -> AsyncIterator[Tick]:

@@ -11,6 +11,7 @@ from typing import Final
 import grpc
 
 from bench.ballast import Ballast
+from bench.trees import Tree
 from cursus_proto.v1 import records_pb2, topic_service_pb2, topic_service_pb2_grpc
 
 GB: Final = 1_000_000_000
@@ -91,6 +92,12 @@ class Setting:
     """An empty directory of this measure alone, removed after it."""
     scale: Scale
     ballast: Ballast
+    against: Tree | None = None
+    """The older sources that curves are measured with, too."""
+
+    @property
+    def quick(self) -> bool:
+        return self.scale is QUICK
 
 
 class Topics:

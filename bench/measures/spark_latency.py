@@ -1,20 +1,21 @@
-"""From sending a record to its arrival in a micro-batch of Spark, beside Spark's own Kafka source."""
+"""From sending a record to its arrival in a micro-batch of Spark, beside Spark's own Kafka source and the floor of
+sources in Python."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
 from bench.compare import Round, Side, progress, take_turns
 from bench.jobs.client import Prepare, Received, Remove, SendOnSchedule
-from bench.jobs.spark import SparkFollow
+from bench.jobs.spark import FLOOR_SOURCE, SparkFollow
 from bench.measures.latency import RATE, percentile
-from bench.measures.spark_stage import KAFKA, OURS, Stage, stage
+from bench.measures.spark_stage import FLOOR, KAFKA, OURS, Stage, stage
 from bench.processes import Service, Worker
 from bench.processes import worker as start_worker
 from bench.report import Bound, Figure, Result, ratio
@@ -26,33 +27,50 @@ _WRITTEN: Final = ", what is written"
 
 
 @dataclass(frozen=True, slots=True)
+class _Sending:
+    """How records get into a topic."""
+
+    client: str
+    """A module of bench.clients."""
+    service: Service
+    sender: Worker
+
+    @asynccontextmanager
+    async def ready(self, topic: str, count: int) -> AsyncIterator[None]:
+        """A topic with its first record; the others wait for `resume`."""
+        place = self.client, self.service.address, topic
+        await self.sender.run(Prepare(*place))
+        await self.sender.stall(SendOnSchedule(*place, count, RATE))
+        yield
+        await self.sender.run(Remove(*place))
+
+
+@dataclass(frozen=True, slots=True)
 class _Stream:
     """One way from a sender to Spark."""
 
     name: str
     source: str
     options: dict[str, str]
-    client: str
-    """A module of bench.clients."""
-    service: Service
-    sender: Worker
+    sending: _Sending | None
+    """None: the source makes its rows itself."""
     p99: list[float] = field(default_factory=list)
 
     async def round(self, number: int, on: Stage, setting: Setting) -> Round:
         count = setting.scale.spark_count
         topic = f"{self.name.replace(',', '').replace(' ', '-').replace(chr(39), '')}-{number + 1}"
-        place = self.client, self.service.address, topic
-        await self.sender.run(Prepare(*place))
-        await self.sender.stall(SendOnSchedule(*place, count, RATE))
         checkpoint = str(setting.scratch / "checkpoints" / topic)
         options = self.options | {"subscribe": topic, "startingOffsets": "earliest"}
-        await on.spark.stall(SparkFollow(self.source, options, checkpoint, count))
-        receiving = asyncio.create_task(on.spark.resume())
-        cpu_started = self.service.cpu_seconds()
-        await self.sender.resume()
-        found = Received(**await receiving)
-        cpu_seconds = self.service.cpu_seconds() - cpu_started
-        await self.sender.run(Remove(*place))
+        cpu_seconds = 0.0
+        async with self.sending.ready(topic, count) if self.sending is not None else nullcontext():
+            await on.spark.stall(SparkFollow(self.source, options, checkpoint, count))
+            receiving = asyncio.create_task(on.spark.resume())
+            if self.sending is not None:
+                cpu_started = self.sending.service.cpu_seconds()
+                await self.sending.sender.resume()
+            found = Received(**await receiving)
+            if self.sending is not None:
+                cpu_seconds = self.sending.service.cpu_seconds() - cpu_started
         if number >= 0:
             self.p99.append(percentile(found.since_due, 99) / 1e3)
         seconds = count / RATE
@@ -69,14 +87,16 @@ async def measure(setting: Setting) -> Result:
     async with stage(setting) as on, _streams(setting, on) as (streams, absent):
         sides = [stream.side(on, setting) for stream in streams]
         series = await take_turns("spark-latency", sides, setting, UNIT, setting.scale.spark_rounds)
-    figures: list[Figure] = []
-    if len(streams) > 2:
-        ours, written, kafka = streams
-        figures = [
-            ratio("micro-batches", series[0], series[2], Bound.AT_MOST, BAR),
+    figures = [ratio("micro-batches", series[0], series[2])]
+    if len(streams) > 3:
+        ours, written, floor, kafka = streams
+        figures += [
+            ratio("micro-batches", series[0], series[3], Bound.AT_MOST, BAR),
             _ratio(ours, kafka, Bound.AT_MOST, BAR),
-            ratio("micro-batches", series[1], series[2]),
+            ratio("micro-batches", series[1], series[3]),
             _ratio(written, kafka),
+            ratio("micro-batches", series[2], series[3]),
+            _ratio(floor, kafka),
         ]
     return Result(
         "spark-latency",
@@ -86,9 +106,10 @@ async def measure(setting: Setting) -> Result:
         [
             "One partition; every micro-batch is collected by `foreachBatch`. The time counts from the moment a record"
             " is due. Medians over rounds.",
-            f"{OURS}: with its defaults; records are sent with acks 1 and not read before the broker has synced them,"
-            f" which it does every 100 ms. {_WRITTEN.strip(', ').capitalize()}: `readUpTo` = written. Kafka has no such"
-            " difference: what its source reads may be lost with the power.",
+            f"{OURS}: with its defaults; records are sent with acks 1 and not read before the broker has synced them."
+            f" {_WRITTEN.strip(', ').capitalize()}: `readUpTo` = written. Kafka has no such difference: what its source"
+            " reads may be lost with the power.",
+            f"{FLOOR}: a source in Python that asks nobody and makes its rows itself when they are due.",
             *absent,
             *on.notes,
         ],
@@ -105,9 +126,11 @@ async def _streams(setting: Setting, on: Stage) -> AsyncIterator[tuple[list[_Str
     async with AsyncExitStack() as running:
         sender = await running.enter_async_context(start_worker(setting.scratch, "sender", plain=True))
         ours = {"bootstrap.servers": on.broker.address}
+        sending = _Sending("ours", on.broker, sender)
         streams = [
-            _Stream(OURS, OURS, ours, "ours", on.broker, sender),
-            _Stream(OURS + _WRITTEN, OURS, ours | {"readUpTo": "written"}, "ours", on.broker, sender),
+            _Stream(OURS, OURS, ours, sending),
+            _Stream(OURS + _WRITTEN, OURS, ours | {"readUpTo": "written"}, sending),
+            _Stream(FLOOR, FLOOR_SOURCE, {"rate": str(RATE)}, None),
         ]
         absent: list[str] = []
         if on.kafka is not None and importlib.util.find_spec("confluent_kafka") is None:
@@ -116,5 +139,5 @@ async def _streams(setting: Setting, on: Stage) -> AsyncIterator[tuple[list[_Str
         elif on.kafka is not None:
             kafka_sender = await running.enter_async_context(start_worker(setting.scratch, "kafka-sender", plain=True))
             options = {"kafka.bootstrap.servers": on.kafka.address}
-            streams.append(_Stream(KAFKA, "kafka", options, "confluent", on.kafka, kafka_sender))
+            streams.append(_Stream(KAFKA, "kafka", options, _Sending("confluent", on.kafka, kafka_sender)))
         yield streams, absent

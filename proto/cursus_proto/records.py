@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Final
+from itertools import accumulate
+from operator import add, itemgetter
+from typing import Final, NamedTuple, cast
 
 import google_crc32c
 from google.protobuf.message import DecodeError
@@ -174,6 +176,90 @@ def keyed_head(key: bytes, value_bytes: int) -> bytes:
     """
     head = _KEY + varint(len(key)) + key + _VALUE + varint(value_bytes)
     return _RECORD + varint(len(head) + value_bytes) + head
+
+
+class Encoded(NamedTuple):
+    """Records as the pieces they consist of: all first pieces, all second ones, and so on."""
+
+    columns: tuple[list[bytes], ...]
+    sizes: list[int]
+    same_head: bytes | None = None
+    """The first piece of all of them, if they have two and it is the same."""
+
+    def pieces(self, start: int, stop: int) -> list[bytes]:
+        """Those of the records from `start` up to `stop`, one after the other: joined they are a set."""
+        if self.same_head is not None and start < stop:
+            return [self.same_head, self.same_head.join(self.columns[1][start:stop])]
+        width = len(self.columns)
+        found = [b""] * (width * (stop - start))
+        for number, column in enumerate(self.columns):
+            found[number::width] = column[start:stop]
+        return found
+
+    def ends(self) -> Sequence[int]:
+        """Where each record ends, in bytes from the beginning of the first."""
+        if self.same_head is not None and self.sizes:
+            size = self.sizes[0]
+            return range(size, size * len(self.sizes) + 1, size)
+        return list(accumulate(self.sizes))
+
+    def part(self, start: int, stop: int) -> Encoded:
+        """The records from `start` up to `stop`."""
+        return Encoded(tuple(column[start:stop] for column in self.columns), self.sizes[start:stop], self.same_head)
+
+    def only(self, rows: Sequence[int]) -> Encoded:
+        """Some of the records, in this order."""
+        if len(rows) < 2:
+            return self.part(rows[0], rows[0] + 1) if rows else self.part(0, 0)
+        pick = itemgetter(*rows)
+        return Encoded(tuple(list(pick(column)) for column in self.columns), list(pick(self.sizes)), self.same_head)
+
+
+def encode_many(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None) -> Encoded:
+    """Many records that have a value and perhaps a key and nothing else. The work for each is done by loops of the
+    interpreter's own: that takes a fraction of the time of as many calls of `encode_record`.
+
+    >>> encoded = encode_many([b"v", b"w"], [b"k", b"l"])
+    >>> b"".join(encoded.pieces(0, 2)) == encode_record(b"v", key=b"k") + encode_record(b"w", key=b"l")
+    True
+    """
+    try:
+        value_sizes = list(map(len, cast("Sequence[bytes]", values)))
+        key_sizes = None if keys is None else list(map(len, cast("Sequence[bytes]", keys)))
+    except TypeError:  # there is a null among them
+        every_key = [None] * len(values) if keys is None else keys
+        whole = [encode_record(value, key=key) for value, key in zip(values, every_key, strict=True)]
+        return Encoded((whole,), list(map(len, whole)))
+    contents = cast("list[bytes]", values if isinstance(values, list) else list(values))
+    largest = max(value_sizes, default=0)
+    if keys is None or key_sizes is None:
+        if largest == min(value_sizes, default=0):
+            head = value_head(largest)
+            return Encoded(([head] * len(contents), contents), [len(head) + largest] * len(contents), head)
+        heads = list(map(VALUE_HEADS.__getitem__ if largest < CACHED_SIZES else value_head, value_sizes))
+        return Encoded((heads, contents), list(map(add, map(len, heads), value_sizes)))
+    names = cast("list[bytes]", keys if isinstance(keys, list) else list(keys))
+    if largest == min(value_sizes, default=0) and len(different := set(names)) <= len(names) // 2:
+        # Keys that come back under values of one size: what stands before the value is made once for each.
+        by_key = {key: keyed_head(key, largest) for key in different}
+        heads = list(map(by_key.__getitem__, names))
+        return Encoded((heads, contents), list(map(largest.__add__, map(len, heads))))
+    before_keys = list(map(_before_key, key_sizes, value_sizes))
+    before_values = list(map(_VALUE_TAGS.__getitem__ if largest < CACHED_SIZES else _before_value, value_sizes))
+    sizes = map(add, map(add, map(len, before_keys), key_sizes), map(add, map(len, before_values), value_sizes))
+    return Encoded((before_keys, names, before_values, contents), list(sizes))
+
+
+@lru_cache(maxsize=4096)
+def _before_key(key_bytes: int, value_bytes: int) -> bytes:
+    """What stands before the key of a record that has a value and nothing else, by their sizes."""
+    head = _KEY + varint(key_bytes)
+    return _RECORD + varint(len(head) + key_bytes + len(_before_value(value_bytes)) + value_bytes) + head
+
+
+@lru_cache(maxsize=4096)
+def _before_value(value_bytes: int) -> bytes:
+    return _VALUE + varint(value_bytes)
 
 
 def encode_record(

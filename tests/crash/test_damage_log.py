@@ -76,7 +76,7 @@ async def check_against(root: Path, model: list[Stored]) -> str:
 
 def require_place(error: PartitionDamaged, root: Path) -> None:
     """The message has to name one of the log's files and a byte of it."""
-    file = Path(error.metadata["file"])
+    file = Path(error.path)
     assert file.parent == root / "orders"
     assert int(error.metadata["position"]) <= (file.stat().st_size if file.exists() else 0)
 
@@ -150,7 +150,7 @@ async def test_a_flipped_byte_among_synced_entries_is_damage_and_not_a_torn_tail
     async with SegmentEngine(tmp_path, SETTINGS) as engine:
         with pytest.raises(PartitionDamaged, match="checksum") as caught:
             await engine.open("orders", 0)
-    assert caught.value.metadata["file"] == str(path)
+    assert caught.value.path == str(path)
     assert caught.value.metadata["position"] == str(positions[1])
     assert path.read_bytes() == content
 

@@ -90,6 +90,7 @@ async def test_rules_and_dashboard_ask_only_for_what_is_exported_and_get_it(tmp_
                 async def all_answered() -> bool:
                     assert "ERROR" not in await legacy.ask("PUBLISH topic=orders acks=1 producerId=p message=over TCP")
                     await legacy.ask("NO SUCH COMMAND")
+                    await legacy.ask("DESCRIBE topic=nowhere")
                     for where, expression in dashboard_queries():
                         answers[where] = await prometheus.query(with_values(expression))
                     return all(answers[where] for where in answers if where not in EMPTY_WHEN_ALL_IS_WELL)

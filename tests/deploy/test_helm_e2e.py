@@ -7,9 +7,9 @@ mounts and what the containers do are not, `helm test` among them; test_images.p
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ import yaml
 
 from tests.harness.chart import CHART
 from tests.harness.control_plane import ControlPlane, why_no_control_plane
+from tests.harness.waiting import eventually
 
 pytestmark = [
     pytest.mark.skipif(
@@ -70,11 +71,12 @@ def _volume(number: int) -> dict[str, Any]:
 
 
 def _eventually(condition: Callable[[], Any], what: str) -> Any:
-    ends_at = time.monotonic() + WAIT_S
-    while not (found := condition()):
-        assert time.monotonic() < ends_at, f"not within {WAIT_S} s: {what}"
-        time.sleep(0.25)
-    return found
+    def holds() -> Any:
+        found = condition()
+        assert found, what
+        return found
+
+    return asyncio.run(eventually(holds, WAIT_S))
 
 
 def _checksum(cluster: ControlPlane) -> str:

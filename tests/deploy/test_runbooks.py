@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import subprocess
@@ -12,13 +13,17 @@ from pathlib import Path
 
 import grpc
 import pytest
+from google.rpc.error_details_pb2 import RetryInfo
+from grpc_status import rpc_status
 
+from cursus_proto.v1 import cluster_service_pb2 as cluster_pb
 from cursus_proto.v1 import group_service_pb2 as group_pb
 from cursus_proto.v1 import topic_service_pb2 as topic_pb
 from cursus_proto.v1.publish_service_pb2 import ACKS_ALL
 from tests.harness.clients import Client, reason
 from tests.harness.http import get, samples
 from tests.harness.processes import BrokerProcess
+from tests.harness.waiting import eventually
 
 VALUES = [b"%d" % number for number in range(50)]
 
@@ -131,12 +136,47 @@ async def test_a_full_disk_refuses_publishes_and_takes_them_again_when_there_is_
 
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await publish_for_ever()
-        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
-        assert reason(refused.value) == "STORAGE_FAILED"
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert reason(refused.value) == "DISK_FULL"
+        assert retry_delay_ms(refused.value) > 0
+        assert str(small_disk) not in (refused.value.details() or "")
+        assert (await get(broker.health, "/health")) == (200, "OK, but the disk is full")
+        assert "full: publishes are refused" in (await get(broker.health, "/ready"))[1]
+        info = await client.cluster.GetBrokerInfo(cluster_pb.GetBrokerInfoRequest())
+        assert info.disk_full
+        state, detail = await doctor_about("disk", broker)
+        assert state == "failed"
+        assert detail.startswith("full, publishes are refused")
         found = samples((await get(broker.metrics, "/metrics"))[1])
         free, size = (found[f'cursus_disk_{what}_bytes{{directory="data"}}'] for what in ("free", "size"))
         assert free / size < 0.1, "the alert on it would not fire"
+        assert found["cursus_disk_full"] == 1
+        assert found['cursus_errors_total{reason="DISK_FULL"}'] >= 1
         assert await client.read_values("orders") == stored
         part = topic_pb.DeleteRecordsPartition(partition=0, before_offset=len(stored) // 2)
         await client.topics.DeleteRecords(topic_pb.DeleteRecordsRequest(topic="orders", partitions=[part]))
         assert (await client.publish("orders", [b"again"], acks=ACKS_ALL)).base_offset == len(stored)
+
+        async def is_well() -> bool:
+            return await get(broker.health, "/health") == (200, "OK")
+
+        well: bool = await eventually(is_well)
+        assert well
+        assert await client.read_values("orders") == [*stored[len(stored) // 2 :], b"again"]
+
+
+def retry_delay_ms(error: grpc.aio.AioRpcError) -> int:
+    """What a RetryInfo in the status asks for; 0 if there is none."""
+    status = rpc_status.from_call(error)  # type: ignore[arg-type]  # it is one, as far as this is concerned
+    retry = RetryInfo()
+    found = [detail for detail in status.details if detail.Unpack(retry)]
+    return retry.retry_delay.ToMilliseconds() if found else 0
+
+
+async def doctor_about(check: str, broker: BrokerProcess) -> tuple[str, str]:
+    """State and detail of one check."""
+    command = [sys.executable, "-m", "cursus_grpc.cli", "doctor", "-o", "json", "--broker", broker.grpc]
+    command += ["--health", f"http://{broker.health}/health"]
+    ran = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=120, check=False)
+    (found,) = [one for one in json.loads(ran.stdout) if one["check"] == check]
+    return found["state"], found["detail"]

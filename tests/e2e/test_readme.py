@@ -12,24 +12,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from cursus_grpc.cli.app import COMMANDS
+from cursus_grpc.cli.connection import VARIABLES
+from tests.harness.documents import ROOT, blocks, section
 from tests.harness.processes import BrokerProcess
 from tests.harness.terminal import Outcome, command_environment, run_piped
-
-ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-def section(path: str, title: str) -> str:
-    """The text below a heading, up to the next one of its rank."""
-    text = (ROOT / path).read_text(encoding="utf-8")
-    rank = title.split(" ")[0]
-    begin = text.index(f"\n{title}\n") + len(title) + 2
-    end = text.find(f"\n{rank} ", begin)
-    return text[begin : end if end > 0 else len(text)]
-
-
-def blocks(text: str, language: str) -> list[str]:
-    return [found[2] for found in BLOCK.finditer(text) if found[1] == language]
 
 
 @dataclass(frozen=True)
@@ -88,8 +75,12 @@ async def test_every_example_of_the_command_line_works(visitor: Visitor) -> None
         assert shown.status == 0, f"{script}\n{shown.text}"
 
 
-@pytest.mark.parametrize(
-    "name", ["topic", "group", "bench", "segments", "publish", "consume", "top", "doctor", "completion"]
-)
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_is_documented(name: str) -> None:
     assert f"\n## cursus {name}" in (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+
+
+def test_every_variable_of_the_command_is_documented() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    for name in (*VARIABLES.values(), "CURSUS_CLI_CONFIG", "CURSUS_CLI_PROFILE"):
+        assert f"`{name}`" in text

@@ -4,6 +4,7 @@ runs."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import secrets
@@ -11,7 +12,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.harness.containers import cache_directory
 from tests.harness.tools import find_tool
+from tests.harness.waiting import eventually
 from tools.control_plane import STAGES
 
 NEEDED: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok", "helm")
@@ -33,6 +34,10 @@ NODE: Final = "kwok-node-0"
 def why_no_control_plane() -> str | None:
     missing = [name for name in NEEDED if find_tool(name) is None]
     return f"needs {', '.join(missing)} (apt-get install etcd-server, tools/control_plane.py)" if missing else None
+
+
+class ControlPlaneEnded(Exception):
+    """A process of it ended, with the end of its log: there is nothing to wait for."""
 
 
 class ControlPlane:
@@ -150,12 +155,14 @@ class ControlPlane:
         self._stack.callback(_end, process)
 
     def _wait(self, what: str, condition: Any) -> None:
-        ends_at = time.monotonic() + START_S
-        while not condition():
-            ended = [name for name, process in self._processes.items() if process.poll() is not None]
-            assert not ended, f"{ended[0]} ended: {(self._directory / f'{ended[0]}.log').read_text()[-2000:]}"
-            assert time.monotonic() < ends_at, f"no sign of {what}; logs are in {self._directory}"
-            time.sleep(0.25)
+        def there() -> bool:
+            for name, process in self._processes.items():
+                if process.poll() is not None:
+                    raise ControlPlaneEnded(f"{name}: {(self._directory / f'{name}.log').read_text()[-2000:]}")
+            assert condition(), f"no sign of {what}; logs are in {self._directory}"
+            return True
+
+        asyncio.run(eventually(there, START_S))
 
     def _write_signing_key(self) -> Path:
         key = rsa.generate_private_key(65537, 2048)

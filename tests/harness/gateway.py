@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.harness.processes import BrokerProcess, ServiceProcess
+from tests.harness.waiting import DEADLINE_S
 
-ANSWER_DEADLINE_S = 30.0
+ANSWER_DEADLINE_S = DEADLINE_S
 
 
 class GatewayProcess(ServiceProcess):
@@ -64,6 +65,12 @@ async def running_stack(directory: Path, *gateway_args: str, broker_args: tuple[
         GatewayProcess.start(broker.grpc, directory, *gateway_args) as gateway,
     ):
         yield Stack(broker, gateway)
+
+
+def created(topic: str, partitions: int, hours: int = 0, size: int = 0, more: str = "") -> str:
+    """The answer to a key=value CREATE. A retention of 0 is that of the broker."""
+    kept = "cleanup_policy=delete partitioner=hash_key auth_policy=open read_acl= write_acl="
+    return f"OK topic={topic} partitions={partitions} {kept} retention_hours={hours} retention_bytes={size}{more}"
 
 
 def envelope(text: str | bytes, topic: str = "") -> bytes:

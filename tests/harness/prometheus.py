@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from tests.harness.http import get
-from tests.harness.processes import STOP_DEADLINE_S, free_port
-from tests.harness.waiting import eventually
+from tests.harness.processes import free_port
+from tests.harness.waiting import DEADLINE_S, eventually
 
 _BIN: Final = Path(__file__).parents[2] / "tools" / "bin"
 
@@ -101,7 +101,7 @@ async def running_prometheus(
         if process.returncode is None:
             process.terminate()
         try:
-            async with asyncio.timeout(STOP_DEADLINE_S):
+            async with asyncio.timeout(DEADLINE_S):
                 await process.wait()
         except TimeoutError:
             process.kill()

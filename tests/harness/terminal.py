@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.harness.waiting import DEADLINE_S, eventually
+from tests.harness.waiting import DEADLINE_S, eventually, processor_ticks, while_it_works
 
 CURSUS: Final = (sys.executable, "-m", "cursus_grpc.cli")
 _CHUNK: Final = 64 * 1024
@@ -34,7 +34,7 @@ def command_environment(home: Path, **variables: str) -> dict[str, str]:
         "TERM": "xterm-256color",
         "LC_ALL": "C.UTF-8",
         "PYTHONWARNINGS": "error::ResourceWarning",
-        "CURSUS_TIMEOUT": "60",
+        "CURSUS_CLI_TIMEOUT": "60",
     }
     return {**kept, **shown, **variables}
 
@@ -63,7 +63,7 @@ class Outcome:
 async def run_piped(
     command: Sequence[str], env: Mapping[str, str], stdin: bytes = b"", cwd: Path | None = None
 ) -> Outcome:
-    """Run it to its end with pipes for everything, as in a script."""
+    """Run it to its end with pipes for everything, as in a script. It may take as long as it uses its processor."""
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.PIPE,
@@ -71,13 +71,13 @@ async def run_piped(
         stderr=asyncio.subprocess.PIPE,
         env=dict(env),
         cwd=cwd,
+        start_new_session=True,
     )
     try:
-        async with asyncio.timeout(DEADLINE_S):
-            stdout, stderr = await process.communicate(stdin)
+        stdout, stderr = await while_it_works(process.communicate(stdin), lambda: processor_ticks(process.pid))
     finally:
         with suppress(ProcessLookupError):
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
     assert process.returncode is not None
     return Outcome(process.returncode, stdout, stderr.decode(errors="replace"))

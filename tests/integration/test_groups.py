@@ -188,17 +188,27 @@ async def test_partitions_are_shared_by_the_groups_strategy(
     assert (await describe(client, topic)).summary.strategy == strategy
 
 
-async def test_sticky_moves_no_more_than_it_has_to(client: Client, topic: str) -> None:
-    sticky = pb.ASSIGNMENT_STRATEGY_STICKY
-    await join(client, topic, member_id="b", strategy=sticky)
-    generation = (await join(client, topic, member_id="c", strategy=sticky)).generation
+@pytest.mark.parametrize("strategy", [pb.ASSIGNMENT_STRATEGY_STICKY, pb.ASSIGNMENT_STRATEGY_UNSPECIFIED])
+async def test_a_newcomer_moves_no_more_than_it_has_to_also_by_default(
+    client: Client, topic: str, strategy: pb.AssignmentStrategy.ValueType
+) -> None:
+    await join(client, topic, member_id="b", strategy=strategy)
+    generation = (await join(client, topic, member_id="c", strategy=strategy)).generation
     before = {name: set(numbers((await sync(client, topic, name, generation, 0)).partitions)) for name in ("b", "c")}
-    generation = (await join(client, topic, member_id="a", strategy=sticky)).generation
+    generation = (await join(client, topic, member_id="a", strategy=strategy)).generation
     after = {
         name: set(numbers((await sync(client, topic, name, generation, 0)).partitions)) for name in ("b", "c", "a")
     }
     assert all(after[name] <= before[name] for name in ("b", "c"))
     assert sorted(len(owned) for owned in after.values()) == [1, 1, 2]
+    assert (await describe(client, topic)).summary.strategy == pb.ASSIGNMENT_STRATEGY_STICKY
+
+
+async def test_a_legacy_member_begins_a_group_by_modulo(client: Client, topic: str) -> None:
+    await join(client, topic, member_id="b", at_once=True)
+    generation = (await join(client, topic, member_id="a")).generation
+    assert numbers((await sync(client, topic, "a", generation, 0)).partitions) == [0, 2]
+    assert (await describe(client, topic)).summary.strategy == pb.ASSIGNMENT_STRATEGY_MODULO
 
 
 async def test_a_restarted_static_member_keeps_its_partitions(client: Client, topic: str) -> None:
@@ -304,6 +314,8 @@ async def test_groups_are_listed_and_described_with_their_lag(client: Client, to
     (member,) = described.members
     assert (member.client_id, member.session_timeout_ms, list(member.topics)) == ("reader", 9_000, [topic])
     assert member.peer
+    assert 0 < member.joined_ms <= member.last_heartbeat_ms
+    assert described.rebalanced_ms > 0
     listed = {one.group: one for one in (await client.groups.ListGroups(pb.ListGroupsRequest())).groups}
     assert listed[topic].member_count == 1
     assert list(listed) == sorted(listed)

@@ -73,7 +73,7 @@ async def test_every_rpc_can_be_called_with_nothing_but_reflection(broker: Broke
         assert health == {"status": "SERVING"}
         offered = {method for method in await client.methods() if method.startswith(f"{PACKAGE}.")}
         assert offered == {method for method in story.called if method.startswith(f"{PACKAGE}.")}
-        assert len(offered) == 27
+        assert len(offered) == 28
 
 
 async def topics(story: Story) -> None:
@@ -213,5 +213,8 @@ async def cleaning_up(story: Story) -> None:
         "TopicService/ListOffsets", {"topic": "orders", "partitions": [0], "at": {"edge": "OFFSET_EDGE_EARLIEST"}}
     )
     assert listed["offsets"][0]["offset"] == "3"
+    reopened = await story.call("TopicService/ReopenPartition", {"topic": "orders", "partition": 0})
+    assert not reopened.get("reopened", False), "nothing is wrong with it"
+    assert reopened["partition"]["earliest_offset"] == "3"
     await story.call("TopicService/DeleteTopic", {"name": "orders"})
     assert await story.call("TopicService/ListTopics") == {}

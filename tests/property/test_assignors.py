@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cursus_broker.groups.assignors import ASSIGNORS, Owners, Strategy, sticky
+from cursus_broker.groups.assignors import ASSIGNORS, Owners, Strategy, in_one_go, sticky
 from cursus_broker.metadata.model import TopicPartition
 
 TOPICS = ("t", "u", "v")
@@ -25,7 +25,7 @@ histories = st.dictionaries(
 def test_each_wanted_partition_goes_to_one_subscriber(
     strategy: Strategy, members: dict[str, frozenset[str]], partitions: dict[str, int], current: Owners
 ) -> None:
-    owners = ASSIGNORS[strategy](members, partitions, current)
+    owners = in_one_go(ASSIGNORS[strategy](members, partitions, current))
     wanted = frozenset[str]().union(*members.values()) & partitions.keys()
     assert owners.keys() == {TopicPartition(topic, number) for topic in wanted for number in range(partitions[topic])}
     assert all(partition.topic in members[owner] for partition, owner in owners.items())
@@ -38,7 +38,7 @@ def test_sticky_is_even_and_moves_no_more_than_needed(
     """With equal subscriptions the fewest moves are known: everybody keeps up to an even share, and the shares that are
     one larger go to those who have most.
     """
-    owners = sticky(dict.fromkeys(members, TOPICS), partitions, current)
+    owners = in_one_go(sticky(dict.fromkeys(members, TOPICS), partitions, current))
     loads = Counter(dict.fromkeys(members, 0))
     loads.update(owners.values())
     assert max(loads.values()) - min(loads.values()) <= 1
@@ -55,5 +55,5 @@ def test_sticky_is_even_and_moves_no_more_than_needed(
 def test_sticky_leaves_its_own_answer_alone(
     members: dict[str, frozenset[str]], partitions: dict[str, int], current: Owners
 ) -> None:
-    settled = sticky(members, partitions, current)
-    assert sticky(members, partitions, settled) == settled
+    settled = in_one_go(sticky(members, partitions, current))
+    assert in_one_go(sticky(members, partitions, settled)) == settled

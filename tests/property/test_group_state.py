@@ -46,6 +46,7 @@ class GroupChurn(RuleBasedStateMachine):
         self.held: dict[TopicPartition, str] = {}
         self.committed: dict[TopicPartition, int] = {}
         self.may_move: set[str] = set()
+        self.agreed: Strategy | None = None
         self.names = iter(range(1_000_000))
 
     def teardown(self) -> None:
@@ -91,8 +92,9 @@ class GroupChurn(RuleBasedStateMachine):
 
     # Steps
 
-    @initialize(strategy=st.sampled_from(Strategy))
-    def choose_strategy(self, strategy: Strategy) -> None:
+    @initialize(strategy=st.sampled_from((*Strategy, None)))
+    def choose_strategy(self, strategy: Strategy | None) -> None:
+        """None: nobody asks for one."""
         self.strategy = strategy
 
     def _join(self, topics: frozenset[str], instance_id: str, member_id: str, at_once: bool) -> str:
@@ -107,6 +109,7 @@ class GroupChurn(RuleBasedStateMachine):
             at_once=at_once,
         )
         joined = self.run(self.world.coordinator.join(request)).member_id
+        self.agreed = self.agreed or self.strategy or (Strategy.MODULO if at_once else Strategy.STICKY)
         self.requests[joined] = request
         self.heard(joined)
         return joined
@@ -289,9 +292,13 @@ class GroupChurn(RuleBasedStateMachine):
         assert self.held_now().keys() >= everything
 
     @invariant()
+    def the_strategy_is_the_first_members_and_stays(self) -> None:
+        assert [group.strategy for group in self.world.coordinator.list_groups()] in ([], [self.agreed])
+
+    @invariant()
     def targets_are_balanced(self) -> None:
         targets = {m: a.granted | a.awaited for m in self.requests for a in [self.assignment(m)]}
-        if getattr(self, "strategy", None) is Strategy.STICKY:
+        if self.agreed is Strategy.STICKY:
             if len({r.subscription for r in self.requests.values()}) == 1:
                 assert _spread([len(target) for target in targets.values()]) <= 1
             return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +22,33 @@ def test_a_head_and_its_value_are_a_set_of_one_record(value: bytes) -> None:
 @given(key=values, value=values)
 def test_a_head_with_a_key_likewise(key: bytes, value: bytes) -> None:
     assert record_sets.keyed_head(key, len(value)) + value == record_sets.pack([Record(key=key, value=value)])
+
+
+rows = st.lists(st.tuples(st.none() | values, st.none() | values), max_size=30)
+alike = st.tuples(st.integers(0, 3_000).map(bytes), st.sampled_from([b"a", b"b"]), st.integers(0, 20)).map(
+    lambda one: [(one[0], one[1] if number % 3 else b"c") for number in range(one[2])]
+)
+
+
+@given(records=rows | alike, keyed=st.booleans(), data=st.data())
+def test_many_records_are_what_each_of_them_is(
+    records: list[tuple[bytes | None, bytes | None]], keyed: bool, data: st.DataObject
+) -> None:
+    """All of them, a part of them, and some of them in any order."""
+    one_by_one = [record_sets.encode_record(value, key=key if keyed else None) for value, key in records]
+    encoded = record_sets.encode_many([value for value, _ in records], [key for _, key in records] if keyed else None)
+    count = len(records)
+    assert b"".join(encoded.pieces(0, count)) == b"".join(one_by_one)
+    assert encoded.sizes == list(map(len, one_by_one))
+    assert list(encoded.ends()) == list(accumulate(encoded.sizes))
+    start = data.draw(st.integers(0, count))
+    stop = data.draw(st.integers(start, count))
+    assert b"".join(encoded.pieces(start, stop)) == b"".join(one_by_one[start:stop])
+    assert b"".join(encoded.part(start, stop).pieces(0, stop - start)) == b"".join(one_by_one[start:stop])
+    chosen = data.draw(st.lists(st.integers(0, count - 1), max_size=10)) if count else []
+    only = encoded.only(chosen)
+    assert b"".join(only.pieces(0, len(chosen))) == b"".join(one_by_one[row] for row in chosen)
+    assert list(only.ends()) == list(accumulate(only.sizes))
 
 
 @given(

@@ -12,8 +12,8 @@ import pytest
 
 from cursus_grpc import Producer
 from cursus_grpc.testing import Broker
-from tests.e2e.test_readme import blocks, section
 from tests.harness import spark as harness
+from tests.harness.documents import blocks, section
 
 
 def paste(script: str, broker: Broker, directory: Path) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -116,8 +115,7 @@ def test_tasks_wait_for_their_broker_no_longer_than_they_are_told(spark: SparkSe
 
         def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             planned.touch()
-            while not gone.exists():
-                time.sleep(0.02)
+            asyncio.run(eventually(gone.exists, 240.0))
             yield from batches
 
         def kill_when_planned() -> None:

@@ -15,7 +15,8 @@ from cursus_proto import records
 from cursus_proto.v1.records_pb2 import Record
 from cursus_spark import chunks
 from cursus_spark.identity import Identity, of_batch, of_transaction
-from cursus_spark.publishing import NotRepeatable, TaskWriter, TaskWritten
+from cursus_spark.outcomes import NotRepeatable, TaskWritten
+from cursus_spark.publishing import TaskWriter
 from cursus_spark.write_options import WriteOptions
 from cursus_spark.writer import abandon, finish, planned_partitions
 from tests.spark.conftest import MakeTopic

@@ -23,11 +23,20 @@ def key_hashes(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDAr
     >>> key_hashes(np.frombuffer(b"user-123", np.uint8), np.array([0]), np.array([8])) % np.uint64(4)
     array([3], dtype=uint64)
     """
-    hashes = np.full(len(starts), _OFFSET_BASIS, np.uint64)
-    short = lengths <= _LONGEST
-    for row in np.flatnonzero(~short).tolist():
+    hashes = np.empty(len(starts), np.uint64)
+    # The longest first: those that still have a byte at a place are then the first ones.
+    order = np.argsort(-lengths, kind="stable")
+    ordered = lengths[order]
+    at = starts[order]
+    long = int(np.searchsorted(-ordered, -_LONGEST))
+    for row in order[:long].tolist():
         hashes[row] = key_hash(data[starts[row] : starts[row] + lengths[row]].tobytes())
-    for place in range(int(lengths[short].max(initial=0))):
-        rows = np.flatnonzero(short & (lengths > place))
-        hashes[rows] = (hashes[rows] ^ data[starts[rows] + place]) * _PRIME
+    at, ordered = at[long:], ordered[long:]
+    found = np.full(len(at), _OFFSET_BASIS, np.uint64)
+    longest = int(ordered[0]) if len(ordered) else 0
+    for place, count in enumerate(np.searchsorted(-ordered, -np.arange(longest)).tolist()):
+        active = found[:count]
+        active ^= data[at[:count] + place]
+        active *= _PRIME
+    hashes[order[long:]] = found
     return hashes

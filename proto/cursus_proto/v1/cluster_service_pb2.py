@@ -24,13 +24,14 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x63ursus/v1/cluster_service.proto\x12\tcursus.v1\"$\n\x12GetMetadataRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\"~\n\x13GetMetadataResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12)\n\x07\x62rokers\x18\x02 \x03(\x0b\x32\x18.cursus.v1.BrokerAddress\x12(\n\x06topics\x18\x03 \x03(\x0b\x32\x18.cursus.v1.TopicMetadata\">\n\rBrokerAddress\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\"a\n\rTopicMetadata\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\t\x12\x30\n\npartitions\x18\x03 \x03(\x0b\x32\x1c.cursus.v1.PartitionMetadata\"O\n\x11PartitionMetadata\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x11\n\tleader_id\x18\x02 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x03\"\x16\n\x14GetBrokerInfoRequest\"\x80\x02\n\x15GetBrokerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x05\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x12\n\nstarted_ms\x18\x04 \x01(\x03\x12\x0e\n\x06now_ms\x18\x05 \x01(\x03\x12\x17\n\x0fmax_batch_bytes\x18\x06 \x01(\x03\x12\x13\n\x0btopic_count\x18\x07 \x01(\x05\x12\x17\n\x0fpartition_count\x18\x08 \x01(\x05\x12\x17\n\x0f\x64isk_free_bytes\x18\t \x01(\x03\x12\x18\n\x10\x64isk_total_bytes\x18\n \x01(\x03\x12\x11\n\tlog_bytes\x18\x0b \x01(\x03\x32\xb2\x01\n\x0e\x43lusterService\x12L\n\x0bGetMetadata\x12\x1d.cursus.v1.GetMetadataRequest\x1a\x1e.cursus.v1.GetMetadataResponse\x12R\n\rGetBrokerInfo\x12\x1f.cursus.v1.GetBrokerInfoRequest\x1a .cursus.v1.GetBrokerInfoResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x63ursus/v1/cluster_service.proto\x12\tcursus.v1\"$\n\x12GetMetadataRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\"~\n\x13GetMetadataResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12)\n\x07\x62rokers\x18\x02 \x03(\x0b\x32\x18.cursus.v1.BrokerAddress\x12(\n\x06topics\x18\x03 \x03(\x0b\x32\x18.cursus.v1.TopicMetadata\">\n\rBrokerAddress\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\"a\n\rTopicMetadata\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\t\x12\x30\n\npartitions\x18\x03 \x03(\x0b\x32\x1c.cursus.v1.PartitionMetadata\"O\n\x11PartitionMetadata\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x11\n\tleader_id\x18\x02 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x03\"\x16\n\x14GetBrokerInfoRequest\"\x93\x02\n\x15GetBrokerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x05\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x12\n\nstarted_ms\x18\x04 \x01(\x03\x12\x0e\n\x06now_ms\x18\x05 \x01(\x03\x12\x17\n\x0fmax_batch_bytes\x18\x06 \x01(\x03\x12\x13\n\x0btopic_count\x18\x07 \x01(\x05\x12\x17\n\x0fpartition_count\x18\x08 \x01(\x05\x12\x17\n\x0f\x64isk_free_bytes\x18\t \x01(\x03\x12\x18\n\x10\x64isk_total_bytes\x18\n \x01(\x03\x12\x11\n\tlog_bytes\x18\x0b \x01(\x03\x12\x11\n\tdisk_full\x18\x0c \x01(\x08\x32\xb2\x01\n\x0e\x43lusterService\x12L\n\x0bGetMetadata\x12\x1d.cursus.v1.GetMetadataRequest\x1a\x1e.cursus.v1.GetMetadataResponse\x12R\n\rGetBrokerInfo\x12\x1f.cursus.v1.GetBrokerInfoRequest\x1a .cursus.v1.GetBrokerInfoResponseB\x02P\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'cursus.v1.cluster_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'P\001'
   _globals['_GETMETADATAREQUEST']._serialized_start=46
   _globals['_GETMETADATAREQUEST']._serialized_end=82
   _globals['_GETMETADATARESPONSE']._serialized_start=84
@@ -44,7 +45,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETBROKERINFOREQUEST']._serialized_start=456
   _globals['_GETBROKERINFOREQUEST']._serialized_end=478
   _globals['_GETBROKERINFORESPONSE']._serialized_start=481
-  _globals['_GETBROKERINFORESPONSE']._serialized_end=737
-  _globals['_CLUSTERSERVICE']._serialized_start=740
-  _globals['_CLUSTERSERVICE']._serialized_end=918
+  _globals['_GETBROKERINFORESPONSE']._serialized_end=756
+  _globals['_CLUSTERSERVICE']._serialized_start=759
+  _globals['_CLUSTERSERVICE']._serialized_end=937
 # @@protoc_insertion_point(module_scope)

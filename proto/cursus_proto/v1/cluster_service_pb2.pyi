@@ -204,6 +204,7 @@ class GetBrokerInfoResponse(_message.Message):
     DISK_FREE_BYTES_FIELD_NUMBER: _builtins.int
     DISK_TOTAL_BYTES_FIELD_NUMBER: _builtins.int
     LOG_BYTES_FIELD_NUMBER: _builtins.int
+    DISK_FULL_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of the software."""
     broker_id: _builtins.int
@@ -226,6 +227,8 @@ class GetBrokerInfoResponse(_message.Message):
     """Size of that disk, in bytes."""
     log_bytes: _builtins.int
     """Bytes of all segments."""
+    disk_full: _builtins.bool
+    """Whether publishes are refused because the disk is full (DISK_FULL). They go on by themselves when there is room."""
     def __init__(
         self,
         *,
@@ -240,10 +243,11 @@ class GetBrokerInfoResponse(_message.Message):
         disk_free_bytes: _builtins.int = ...,
         disk_total_bytes: _builtins.int = ...,
         log_bytes: _builtins.int = ...,
+        disk_full: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "cluster_id", b"cluster_id", "disk_free_bytes", b"disk_free_bytes", "disk_total_bytes", b"disk_total_bytes", "log_bytes", b"log_bytes", "max_batch_bytes", b"max_batch_bytes", "now_ms", b"now_ms", "partition_count", b"partition_count", "started_ms", b"started_ms", "topic_count", b"topic_count", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "cluster_id", b"cluster_id", "disk_free_bytes", b"disk_free_bytes", "disk_full", b"disk_full", "disk_total_bytes", b"disk_total_bytes", "log_bytes", b"log_bytes", "max_batch_bytes", b"max_batch_bytes", "now_ms", b"now_ms", "partition_count", b"partition_count", "started_ms", b"started_ms", "topic_count", b"topic_count", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

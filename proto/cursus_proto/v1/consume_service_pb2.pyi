@@ -446,7 +446,7 @@ class SubscribeStart(_message.Message):
     client_id: _builtins.str
     """Names the client in descriptions and in the member id."""
     strategy: _group_service_pb2.AssignmentStrategy.ValueType
-    """How partitions are shared. Unspecified: the group's, modulo for a new group."""
+    """How partitions are shared. Unspecified: as the group does, sticky for a new group."""
     session_timeout_ms: _builtins.int
     """How long the member survives a broken stream, in milliseconds. 0: the broker's default."""
     rebalance_timeout_ms: _builtins.int
@@ -610,7 +610,9 @@ Global___SubscribeStarted: _TypeAlias = SubscribeStarted  # noqa: Y015
 
 @_typing.final
 class SubscribeAssignment(_message.Message):
-    """All that a member owns in a generation. Sent anew whenever it changes; the member acknowledges each."""
+    """All that a member owns in a generation. Sent anew whenever it changes; the member acknowledges each. A generation that
+    changes nothing for the member is not sent: acknowledging the last one that was is enough.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -28,7 +28,9 @@ class _AssignmentStrategy:
 class _AssignmentStrategyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AssignmentStrategy.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ASSIGNMENT_STRATEGY_UNSPECIFIED: _AssignmentStrategy.ValueType  # 0
-    """Not set: the group's strategy, modulo for a new group."""
+    """Not set: the group's strategy. A new group, or one that has only kept offsets so far, takes sticky, or modulo if
+    the first member to join is one with `at_once`.
+    """
     ASSIGNMENT_STRATEGY_MODULO: _AssignmentStrategy.ValueType  # 1
     """Partition p goes to member p modulo the member count, members sorted by id."""
     ASSIGNMENT_STRATEGY_RANGE: _AssignmentStrategy.ValueType  # 2
@@ -40,7 +42,9 @@ class AssignmentStrategy(_AssignmentStrategy, metaclass=_AssignmentStrategyEnumT
     """How a group shares partitions among its members."""
 
 ASSIGNMENT_STRATEGY_UNSPECIFIED: AssignmentStrategy.ValueType  # 0
-"""Not set: the group's strategy, modulo for a new group."""
+"""Not set: the group's strategy. A new group, or one that has only kept offsets so far, takes sticky, or modulo if
+the first member to join is one with `at_once`.
+"""
 ASSIGNMENT_STRATEGY_MODULO: AssignmentStrategy.ValueType  # 1
 """Partition p goes to member p modulo the member count, members sorted by id."""
 ASSIGNMENT_STRATEGY_RANGE: AssignmentStrategy.ValueType  # 2
@@ -128,7 +132,7 @@ class JoinGroupRequest(_message.Message):
     client_id: _builtins.str
     """Names the client in descriptions and in a made-up member id."""
     strategy: Global___AssignmentStrategy.ValueType
-    """How partitions are shared."""
+    """How partitions are shared. Unspecified: as the group does, see there."""
     session_timeout_ms: _builtins.int
     """How long the member lives without a sign of life, in milliseconds. 0: the broker's default."""
     rebalance_timeout_ms: _builtins.int
@@ -731,6 +735,9 @@ class DescribeGroupResponse(_message.Message):
     SUMMARY_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    REBALANCED_MS_FIELD_NUMBER: _builtins.int
+    rebalanced_ms: _builtins.int
+    """When its generation was raised last, in milliseconds since 1970. 0: not since the broker started."""
     @_builtins.property
     def summary(self) -> Global___GroupSummary:
         """The group as in a list."""
@@ -749,10 +756,11 @@ class DescribeGroupResponse(_message.Message):
         summary: Global___GroupSummary | None = ...,
         members: _abc.Iterable[Global___GroupMember] | None = ...,
         partitions: _abc.Iterable[Global___GroupPartition] | None = ...,
+        rebalanced_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["members", b"members", "partitions", b"partitions", "summary", b"summary"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["members", b"members", "partitions", b"partitions", "rebalanced_ms", b"rebalanced_ms", "summary", b"summary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -773,6 +781,8 @@ class GroupMember(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     SESSION_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     SYNCED_FIELD_NUMBER: _builtins.int
+    JOINED_MS_FIELD_NUMBER: _builtins.int
+    LAST_HEARTBEAT_MS_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     """The member id."""
     instance_id: _builtins.str
@@ -787,6 +797,10 @@ class GroupMember(_message.Message):
     """How long it lives without a sign of life, in milliseconds."""
     synced: _builtins.bool
     """True if it has acknowledged the group's generation."""
+    joined_ms: _builtins.int
+    """When it joined, in milliseconds since 1970. Joining again does not change it."""
+    last_heartbeat_ms: _builtins.int
+    """When it last gave a sign of life, in milliseconds since 1970. A member with an open stream gives one all the time."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Topics it asked for."""
@@ -807,10 +821,12 @@ class GroupMember(_message.Message):
         partitions: _abc.Iterable[_records_pb2.TopicPartition] | None = ...,
         session_timeout_ms: _builtins.int = ...,
         synced: _builtins.bool = ...,
+        joined_ms: _builtins.int = ...,
+        last_heartbeat_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "instance_id", b"instance_id", "member_id", b"member_id", "partitions", b"partitions", "peer", b"peer", "session_timeout_ms", b"session_timeout_ms", "synced", b"synced", "topic_pattern", b"topic_pattern", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "instance_id", b"instance_id", "joined_ms", b"joined_ms", "last_heartbeat_ms", b"last_heartbeat_ms", "member_id", b"member_id", "partitions", b"partitions", "peer", b"peer", "session_timeout_ms", b"session_timeout_ms", "synced", b"synced", "topic_pattern", b"topic_pattern", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -95,7 +95,8 @@ class GroupServiceServicer:
 
     def JoinGroup(self, request, context):
         """Joins a group, or refreshes a member whose subscription may have changed. A join that changes nothing raises no
-        generation.
+        generation. Answered when the member has its part in an assignment: at once in a group that was quiet; in a large one
+        that was rebalanced a moment ago, up to about a second later, together with others that join.
 
         INVALID_ARGUMENT, FAILED_PRECONDITION (MEMBER_FENCED, INCONSISTENT_GROUP), RESOURCE_EXHAUSTED (RESOURCE_LIMIT).
         """

@@ -37,7 +37,8 @@ class GroupServiceStub:
     def __new__(cls, channel: _aio.Channel) -> GroupServiceAsyncStub: ...
     JoinGroup: _grpc.UnaryUnaryMultiCallable[_group_service_pb2.JoinGroupRequest, _group_service_pb2.JoinGroupResponse]
     """Joins a group, or refreshes a member whose subscription may have changed. A join that changes nothing raises no
-    generation.
+    generation. Answered when the member has its part in an assignment: at once in a group that was quiet; in a large one
+    that was rebalanced a moment ago, up to about a second later, together with others that join.
 
     INVALID_ARGUMENT, FAILED_PRECONDITION (MEMBER_FENCED, INCONSISTENT_GROUP), RESOURCE_EXHAUSTED (RESOURCE_LIMIT).
     """
@@ -77,7 +78,8 @@ class GroupServiceAsyncStub(GroupServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     JoinGroup: _aio.UnaryUnaryMultiCallable[_group_service_pb2.JoinGroupRequest, _group_service_pb2.JoinGroupResponse]  # type: ignore[assignment]
     """Joins a group, or refreshes a member whose subscription may have changed. A join that changes nothing raises no
-    generation.
+    generation. Answered when the member has its part in an assignment: at once in a group that was quiet; in a large one
+    that was rebalanced a moment ago, up to about a second later, together with others that join.
 
     INVALID_ARGUMENT, FAILED_PRECONDITION (MEMBER_FENCED, INCONSISTENT_GROUP), RESOURCE_EXHAUSTED (RESOURCE_LIMIT).
     """
@@ -120,7 +122,8 @@ class GroupServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_group_service_pb2.JoinGroupResponse, _abc.Awaitable[_group_service_pb2.JoinGroupResponse]]:
         """Joins a group, or refreshes a member whose subscription may have changed. A join that changes nothing raises no
-        generation.
+        generation. Answered when the member has its part in an assignment: at once in a group that was quiet; in a large one
+        that was rebalanced a moment ago, up to about a second later, together with others that join.
 
         INVALID_ARGUMENT, FAILED_PRECONDITION (MEMBER_FENCED, INCONSISTENT_GROUP), RESOURCE_EXHAUSTED (RESOURCE_LIMIT).
         """

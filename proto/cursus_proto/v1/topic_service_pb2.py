@@ -25,13 +25,14 @@ _sym_db = _symbol_database.Default()
 from cursus_proto.v1 import records_pb2 as cursus_dot_v1_dot_records__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x63ursus/v1/topic_service.proto\x12\tcursus.v1\x1a\x17\x63ursus/v1/records.proto\"\xc6\x03\n\x0bTopicConfig\x12\x19\n\x0cretention_ms\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x1c\n\x0fretention_bytes\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x1a\n\rsegment_bytes\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12\x17\n\nsegment_ms\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12\"\n\x15\x63ontent_deduplication\x18\x05 \x01(\x08H\x04\x88\x01\x01\x12\x1c\n\x0fmin_value_bytes\x18\x06 \x01(\x03H\x05\x88\x01\x01\x12\x1c\n\x0fmax_value_bytes\x18\x07 \x01(\x03H\x06\x88\x01\x01\x12\x32\n\x06labels\x18\x08 \x03(\x0b\x32\".cursus.v1.TopicConfig.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0f\n\r_retention_msB\x12\n\x10_retention_bytesB\x10\n\x0e_segment_bytesB\r\n\x0b_segment_msB\x18\n\x16_content_deduplicationB\x12\n\x10_min_value_bytesB\x12\n\x10_max_value_bytes\"|\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x17\n\x0fpartition_count\x18\x02 \x01(\x05\x12&\n\x06\x63onfig\x18\x03 \x01(\x0b\x32\x16.cursus.v1.TopicConfig\x12\x12\n\ncreated_ms\x18\x04 \x01(\x03\x12\x10\n\x08topic_id\x18\x05 \x01(\t\"c\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x17\n\x0fpartition_count\x18\x02 \x01(\x05\x12&\n\x06\x63onfig\x18\x03 \x01(\x0b\x32\x16.cursus.v1.TopicConfig\"6\n\x13\x43reateTopicResponse\x12\x1f\n\x05topic\x18\x01 \x01(\x0b\x32\x10.cursus.v1.Topic\"\"\n\x12\x44\x65leteTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteTopicResponse\"\x13\n\x11ListTopicsRequest\"6\n\x12ListTopicsResponse\x12 \n\x06topics\x18\x01 \x03(\x0b\x32\x10.cursus.v1.Topic\"$\n\x14\x44\x65scribeTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"m\n\x15\x44\x65scribeTopicResponse\x12\x1f\n\x05topic\x18\x01 \x01(\x0b\x32\x10.cursus.v1.Topic\x12\x33\n\npartitions\x18\x02 \x03(\x0b\x32\x1f.cursus.v1.PartitionDescription\"\xa9\x01\n\x14PartitionDescription\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x17\n\x0f\x65\x61rliest_offset\x18\x02 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x15\n\rsynced_offset\x18\x04 \x01(\x03\x12\x12\n\nsize_bytes\x18\x05 \x01(\x03\x12\x15\n\rsegment_count\x18\x06 \x01(\x05\x12\x0e\n\x06\x64\x61mage\x18\x07 \x01(\t\"`\n\x12UpdateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x06\x63onfig\x18\x02 \x01(\x0b\x32\x16.cursus.v1.TopicConfig\x12\x14\n\x0creset_fields\x18\x03 \x03(\t\"6\n\x13UpdateTopicResponse\x12\x1f\n\x05topic\x18\x01 \x01(\x0b\x32\x10.cursus.v1.Topic\"=\n\x14\x41\x64\x64PartitionsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x17\n\x0fpartition_count\x18\x02 \x01(\x05\"8\n\x15\x41\x64\x64PartitionsResponse\x12\x1f\n\x05topic\x18\x01 \x01(\x0b\x32\x10.cursus.v1.Topic\"Z\n\x12ListOffsetsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\x12!\n\x02\x61t\x18\x03 \x01(\x0b\x32\x15.cursus.v1.OffsetSpec\"?\n\x13ListOffsetsResponse\x12(\n\x07offsets\x18\x01 \x03(\x0b\x32\x17.cursus.v1.ListedOffset\"\xbc\x01\n\x0cListedOffset\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x1b\n\x0e\x61ppend_time_ms\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\x0f\x65\x61rliest_offset\x18\x04 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x05 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x06 \x01(\x03\x12\x15\n\rsynced_offset\x18\x07 \x01(\x03\x42\x11\n\x0f_append_time_ms\"\\\n\x14\x44\x65leteRecordsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x35\n\npartitions\x18\x02 \x03(\x0b\x32!.cursus.v1.DeleteRecordsPartition\"B\n\x16\x44\x65leteRecordsPartition\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x15\n\rbefore_offset\x18\x02 \x01(\x03\"F\n\x15\x44\x65leteRecordsResponse\x12-\n\npartitions\x18\x01 \x03(\x0b\x32\x19.cursus.v1.DeletedRecords\"<\n\x0e\x44\x65letedRecords\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x17\n\x0f\x65\x61rliest_offset\x18\x02 \x01(\x03\x32\x8d\x05\n\x0cTopicService\x12L\n\x0b\x43reateTopic\x12\x1d.cursus.v1.CreateTopicRequest\x1a\x1e.cursus.v1.CreateTopicResponse\x12L\n\x0b\x44\x65leteTopic\x12\x1d.cursus.v1.DeleteTopicRequest\x1a\x1e.cursus.v1.DeleteTopicResponse\x12I\n\nListTopics\x12\x1c.cursus.v1.ListTopicsRequest\x1a\x1d.cursus.v1.ListTopicsResponse\x12R\n\rDescribeTopic\x12\x1f.cursus.v1.DescribeTopicRequest\x1a .cursus.v1.DescribeTopicResponse\x12L\n\x0bUpdateTopic\x12\x1d.cursus.v1.UpdateTopicRequest\x1a\x1e.cursus.v1.UpdateTopicResponse\x12R\n\rAddPartitions\x12\x1f.cursus.v1.AddPartitionsRequest\x1a .cursus.v1.AddPartitionsResponse\x12L\n\x0bListOffsets\x12\x1d.cursus.v1.ListOffsetsRequest\x1a\x1e.cursus.v1.ListOffsetsResponse\x12R\n\rDeleteRecords\x12\x1f.cursus.v1.DeleteRecordsRequest\x1a .cursus.v1.DeleteRecordsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x63ursus/v1/topic_service.proto\x12\tcursus.v1\x1a\x17\x63ursus/v1/records.proto\"\xc6\x03\n\x0bTopicConfig\x12\x19\n\x0cretention_ms\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x1c\n\x0fretention_bytes\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x1a\n\rsegment_bytes\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12\x17\n\nsegment_ms\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12\"\n\x15\x63ontent_deduplication\x18\x05 \x01(\x08H\x04\x88\x01\x01\x12\x1c\n\x0fmin_value_bytes\x18\x06 \x01(\x03H\x05\x88\x01\x01\x12\x1c\n\x0fmax_value_bytes\x18\x07 \x01(\x03H\x06\x88\x01\x01\x12\x32\n\x06labels\x18\x08 \x03(\x0b\x32\".cursus.v1.TopicConfig.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0f\n\r_retention_msB\x12\n\x10_retention_bytesB\x10\n\x0e_segment_bytesB\r\n\x0b_segment_msB\x18\n\x16_content_deduplicationB\x12\n\x10_min_value_bytesB\x12\n\x10_max_value_bytes\"|\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x17\n\x0fpartition_count\x18\x02 \x01(\x05\x12&\n\x06\x63onfig\x18\x03 \x01(\x0b\x32\x16.cursus.v1.TopicConfig\x12\x12\n\ncreated_ms\x18\x04 \x01(\x03\x12\x10\n\x08topic_id\x18\x05 \x01(\t\"c\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x17\n\x0fpartition_count\x18\x02 \x01(\x05\x12&\n\x06\x63onfig\x18\x03 \x01(\x0b\x32\x16.cursus.v1.TopicConfig\"6\n\x13\x43reateTopicResponse\x12\x1f\n\x05topic\x18\x01 \x01(\x0b\x32\x10.cursus.v1.Topic\"\"\n\x12\x44\x65leteTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteTopicResponse\"\x13\n\x11ListTopicsRequest\"6\n\x12ListTopicsResponse\x12 \n\x06topics\x18\x01 \x03(\x0b\x32\x10.cursus.v1.Topic\"$\n\x14\x44\x65scribeTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x9f\x01\n\x15\x44\x65scribeTopicResponse\x12\x1f\n\x05topic\x18\x01 \x01(\x0b\x32\x10.cursus.v1.Topic\x12\x33\n\npartitions\x18\x02 \x03(\x0b\x32\x1f.cursus.v1.PartitionDescription\x12\x30\n\x10\x65\x66\x66\x65\x63tive_config\x18\x03 \x01(\x0b\x32\x16.cursus.v1.TopicConfig\"\xe8\x01\n\x14PartitionDescription\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x17\n\x0f\x65\x61rliest_offset\x18\x02 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x15\n\rsynced_offset\x18\x04 \x01(\x03\x12\x12\n\nsize_bytes\x18\x05 \x01(\x03\x12\x15\n\rsegment_count\x18\x06 \x01(\x05\x12\x0e\n\x06\x64\x61mage\x18\x07 \x01(\t\x12\x0f\n\x07refusal\x18\x08 \x01(\t\x12,\n\x0crecovery_cut\x18\t \x01(\x0b\x32\x16.cursus.v1.RecoveryCut\"Q\n\x0bRecoveryCut\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x14\n\x0crecord_count\x18\x02 \x01(\x03\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\x12\r\n\x05\x63\x61use\x18\x04 \x01(\t\"`\n\x12UpdateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x06\x63onfig\x18\x02 \x01(\x0b\x32\x16.cursus.v1.TopicConfig\x12\x14\n\x0creset_fields\x18\x03 \x03(\t\"6\n\x13UpdateTopicResponse\x12\x1f\n\x05topic\x18\x01 \x01(\x0b\x32\x10.cursus.v1.Topic\"=\n\x14\x41\x64\x64PartitionsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x17\n\x0fpartition_count\x18\x02 \x01(\x05\"8\n\x15\x41\x64\x64PartitionsResponse\x12\x1f\n\x05topic\x18\x01 \x01(\x0b\x32\x10.cursus.v1.Topic\"h\n\x12ListOffsetsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\x12!\n\x02\x61t\x18\x03 \x01(\x0b\x32\x15.cursus.v1.OffsetSpec\x12\x0c\n\x04sync\x18\x04 \x01(\x08\"?\n\x13ListOffsetsResponse\x12(\n\x07offsets\x18\x01 \x03(\x0b\x32\x17.cursus.v1.ListedOffset\"\xbc\x01\n\x0cListedOffset\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x1b\n\x0e\x61ppend_time_ms\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\x0f\x65\x61rliest_offset\x18\x04 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x05 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x06 \x01(\x03\x12\x15\n\rsynced_offset\x18\x07 \x01(\x03\x42\x11\n\x0f_append_time_ms\"\\\n\x14\x44\x65leteRecordsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x35\n\npartitions\x18\x02 \x03(\x0b\x32!.cursus.v1.DeleteRecordsPartition\"B\n\x16\x44\x65leteRecordsPartition\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x15\n\rbefore_offset\x18\x02 \x01(\x03\"F\n\x15\x44\x65leteRecordsResponse\x12-\n\npartitions\x18\x01 \x03(\x0b\x32\x19.cursus.v1.DeletedRecords\"<\n\x0e\x44\x65letedRecords\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x17\n\x0f\x65\x61rliest_offset\x18\x02 \x01(\x03\":\n\x16ReopenPartitionRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"_\n\x17ReopenPartitionResponse\x12\x10\n\x08reopened\x18\x01 \x01(\x08\x12\x32\n\tpartition\x18\x02 \x01(\x0b\x32\x1f.cursus.v1.PartitionDescription2\xe7\x05\n\x0cTopicService\x12L\n\x0b\x43reateTopic\x12\x1d.cursus.v1.CreateTopicRequest\x1a\x1e.cursus.v1.CreateTopicResponse\x12L\n\x0b\x44\x65leteTopic\x12\x1d.cursus.v1.DeleteTopicRequest\x1a\x1e.cursus.v1.DeleteTopicResponse\x12I\n\nListTopics\x12\x1c.cursus.v1.ListTopicsRequest\x1a\x1d.cursus.v1.ListTopicsResponse\x12R\n\rDescribeTopic\x12\x1f.cursus.v1.DescribeTopicRequest\x1a .cursus.v1.DescribeTopicResponse\x12L\n\x0bUpdateTopic\x12\x1d.cursus.v1.UpdateTopicRequest\x1a\x1e.cursus.v1.UpdateTopicResponse\x12R\n\rAddPartitions\x12\x1f.cursus.v1.AddPartitionsRequest\x1a .cursus.v1.AddPartitionsResponse\x12L\n\x0bListOffsets\x12\x1d.cursus.v1.ListOffsetsRequest\x1a\x1e.cursus.v1.ListOffsetsResponse\x12R\n\rDeleteRecords\x12\x1f.cursus.v1.DeleteRecordsRequest\x1a .cursus.v1.DeleteRecordsResponse\x12X\n\x0fReopenPartition\x12!.cursus.v1.ReopenPartitionRequest\x1a\".cursus.v1.ReopenPartitionResponseB\x02P\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'cursus.v1.topic_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'P\001'
   _globals['_TOPICCONFIG_LABELSENTRY']._loaded_options = None
   _globals['_TOPICCONFIG_LABELSENTRY']._serialized_options = b'8\001'
   _globals['_TOPICCONFIG']._serialized_start=70
@@ -54,32 +55,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTTOPICSRESPONSE']._serialized_end=943
   _globals['_DESCRIBETOPICREQUEST']._serialized_start=945
   _globals['_DESCRIBETOPICREQUEST']._serialized_end=981
-  _globals['_DESCRIBETOPICRESPONSE']._serialized_start=983
-  _globals['_DESCRIBETOPICRESPONSE']._serialized_end=1092
-  _globals['_PARTITIONDESCRIPTION']._serialized_start=1095
-  _globals['_PARTITIONDESCRIPTION']._serialized_end=1264
-  _globals['_UPDATETOPICREQUEST']._serialized_start=1266
-  _globals['_UPDATETOPICREQUEST']._serialized_end=1362
-  _globals['_UPDATETOPICRESPONSE']._serialized_start=1364
-  _globals['_UPDATETOPICRESPONSE']._serialized_end=1418
-  _globals['_ADDPARTITIONSREQUEST']._serialized_start=1420
-  _globals['_ADDPARTITIONSREQUEST']._serialized_end=1481
-  _globals['_ADDPARTITIONSRESPONSE']._serialized_start=1483
-  _globals['_ADDPARTITIONSRESPONSE']._serialized_end=1539
-  _globals['_LISTOFFSETSREQUEST']._serialized_start=1541
-  _globals['_LISTOFFSETSREQUEST']._serialized_end=1631
-  _globals['_LISTOFFSETSRESPONSE']._serialized_start=1633
-  _globals['_LISTOFFSETSRESPONSE']._serialized_end=1696
-  _globals['_LISTEDOFFSET']._serialized_start=1699
-  _globals['_LISTEDOFFSET']._serialized_end=1887
-  _globals['_DELETERECORDSREQUEST']._serialized_start=1889
-  _globals['_DELETERECORDSREQUEST']._serialized_end=1981
-  _globals['_DELETERECORDSPARTITION']._serialized_start=1983
-  _globals['_DELETERECORDSPARTITION']._serialized_end=2049
-  _globals['_DELETERECORDSRESPONSE']._serialized_start=2051
-  _globals['_DELETERECORDSRESPONSE']._serialized_end=2121
-  _globals['_DELETEDRECORDS']._serialized_start=2123
-  _globals['_DELETEDRECORDS']._serialized_end=2183
-  _globals['_TOPICSERVICE']._serialized_start=2186
-  _globals['_TOPICSERVICE']._serialized_end=2839
+  _globals['_DESCRIBETOPICRESPONSE']._serialized_start=984
+  _globals['_DESCRIBETOPICRESPONSE']._serialized_end=1143
+  _globals['_PARTITIONDESCRIPTION']._serialized_start=1146
+  _globals['_PARTITIONDESCRIPTION']._serialized_end=1378
+  _globals['_RECOVERYCUT']._serialized_start=1380
+  _globals['_RECOVERYCUT']._serialized_end=1461
+  _globals['_UPDATETOPICREQUEST']._serialized_start=1463
+  _globals['_UPDATETOPICREQUEST']._serialized_end=1559
+  _globals['_UPDATETOPICRESPONSE']._serialized_start=1561
+  _globals['_UPDATETOPICRESPONSE']._serialized_end=1615
+  _globals['_ADDPARTITIONSREQUEST']._serialized_start=1617
+  _globals['_ADDPARTITIONSREQUEST']._serialized_end=1678
+  _globals['_ADDPARTITIONSRESPONSE']._serialized_start=1680
+  _globals['_ADDPARTITIONSRESPONSE']._serialized_end=1736
+  _globals['_LISTOFFSETSREQUEST']._serialized_start=1738
+  _globals['_LISTOFFSETSREQUEST']._serialized_end=1842
+  _globals['_LISTOFFSETSRESPONSE']._serialized_start=1844
+  _globals['_LISTOFFSETSRESPONSE']._serialized_end=1907
+  _globals['_LISTEDOFFSET']._serialized_start=1910
+  _globals['_LISTEDOFFSET']._serialized_end=2098
+  _globals['_DELETERECORDSREQUEST']._serialized_start=2100
+  _globals['_DELETERECORDSREQUEST']._serialized_end=2192
+  _globals['_DELETERECORDSPARTITION']._serialized_start=2194
+  _globals['_DELETERECORDSPARTITION']._serialized_end=2260
+  _globals['_DELETERECORDSRESPONSE']._serialized_start=2262
+  _globals['_DELETERECORDSRESPONSE']._serialized_end=2332
+  _globals['_DELETEDRECORDS']._serialized_start=2334
+  _globals['_DELETEDRECORDS']._serialized_end=2394
+  _globals['_REOPENPARTITIONREQUEST']._serialized_start=2396
+  _globals['_REOPENPARTITIONREQUEST']._serialized_end=2454
+  _globals['_REOPENPARTITIONRESPONSE']._serialized_start=2456
+  _globals['_REOPENPARTITIONRESPONSE']._serialized_end=2551
+  _globals['_TOPICSERVICE']._serialized_start=2554
+  _globals['_TOPICSERVICE']._serialized_end=3297
 # @@protoc_insertion_point(module_scope)

@@ -324,6 +324,7 @@ class DescribeTopicResponse(_message.Message):
 
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    EFFECTIVE_CONFIG_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def topic(self) -> Global___Topic:
         """The topic."""
@@ -332,15 +333,22 @@ class DescribeTopicResponse(_message.Message):
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionDescription]:
         """Its partitions in order."""
 
+    @_builtins.property
+    def effective_config(self) -> Global___TopicConfig:
+        """What holds for it: its own configuration, and the broker's defaults where that says nothing. A field that is absent
+        here has no default, that is no bound. Absent as a whole: the broker is older than the field.
+        """
+
     def __init__(
         self,
         *,
         topic: Global___Topic | None = ...,
         partitions: _abc.Iterable[Global___PartitionDescription] | None = ...,
+        effective_config: Global___TopicConfig | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["effective_config", b"effective_config", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["effective_config", b"effective_config", "partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -359,6 +367,8 @@ class PartitionDescription(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     SEGMENT_COUNT_FIELD_NUMBER: _builtins.int
     DAMAGE_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    RECOVERY_CUT_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """The partition."""
     earliest_offset: _builtins.int
@@ -372,7 +382,15 @@ class PartitionDescription(_message.Message):
     segment_count: _builtins.int
     """Number of segment files."""
     damage: _builtins.str
-    """Why the partition cannot be served, with file and position. Empty: it is served."""
+    """What is damaged, with file and position. Empty: nothing was found. A partition that could not be opened is not
+    served, and all other numbers are 0; else it is served up to the damaged place and behind it.
+    """
+    refusal: _builtins.str
+    """Why nothing can be published, since its disk refused a sync. Empty: it can. ReopenPartition cures it."""
+    @_builtins.property
+    def recovery_cut(self) -> Global___RecoveryCut:
+        """What was cut off when the log was opened last. Absent: nothing."""
+
     def __init__(
         self,
         *,
@@ -383,14 +401,50 @@ class PartitionDescription(_message.Message):
         size_bytes: _builtins.int = ...,
         segment_count: _builtins.int = ...,
         damage: _builtins.str = ...,
+        refusal: _builtins.str = ...,
+        recovery_cut: Global___RecoveryCut | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["recovery_cut", b"recovery_cut"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["damage", b"damage", "earliest_offset", b"earliest_offset", "next_offset", b"next_offset", "partition", b"partition", "segment_count", b"segment_count", "size_bytes", b"size_bytes", "synced_offset", b"synced_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["damage", b"damage", "earliest_offset", b"earliest_offset", "next_offset", b"next_offset", "partition", b"partition", "recovery_cut", b"recovery_cut", "refusal", b"refusal", "segment_count", b"segment_count", "size_bytes", b"size_bytes", "synced_offset", b"synced_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PartitionDescription: _TypeAlias = PartitionDescription  # noqa: Y015
+
+@_typing.final
+class RecoveryCut(_message.Message):
+    """The torn end of a log, as power loss leaves it: cut off when the log was opened, and set aside beside it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: _builtins.int
+    RECORD_COUNT_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    """The log goes on from here."""
+    record_count: _builtins.int
+    """Records that were cut off, as far as their headers can be read: at least so many."""
+    bytes: _builtins.int
+    """Bytes that were cut off."""
+    cause: _builtins.str
+    """What was wrong with them."""
+    def __init__(
+        self,
+        *,
+        offset: _builtins.int = ...,
+        record_count: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        cause: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "cause", b"cause", "offset", b"offset", "record_count", b"record_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecoveryCut: _TypeAlias = RecoveryCut  # noqa: Y015
 
 @_typing.final
 class UpdateTopicRequest(_message.Message):
@@ -509,8 +563,13 @@ class ListOffsetsRequest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     AT_FIELD_NUMBER: _builtins.int
+    SYNC_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic."""
+    sync: _builtins.bool
+    """Sync what is written before answering: no `synced_offset` is then lower than `next_offset` was when the call came,
+    unless the disk refuses. For readers that stay below it and want to wait for the disk no longer than they must.
+    """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The partitions, at most 10,000. Empty: all."""
@@ -525,10 +584,11 @@ class ListOffsetsRequest(_message.Message):
         topic: _builtins.str = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
         at: _records_pb2.OffsetSpec | None = ...,
+        sync: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "partitions", b"partitions", "sync", b"sync", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -709,3 +769,57 @@ class DeletedRecords(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeletedRecords: _TypeAlias = DeletedRecords  # noqa: Y015
+
+@_typing.final
+class ReopenPartitionRequest(_message.Message):
+    """Opens a partition anew."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The topic."""
+    partition: _builtins.int
+    """The partition."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReopenPartitionRequest: _TypeAlias = ReopenPartitionRequest  # noqa: Y015
+
+@_typing.final
+class ReopenPartitionResponse(_message.Message):
+    """The partition as it is now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REOPENED_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    reopened: _builtins.bool
+    """Whether it was opened anew. False: nothing was wrong with it."""
+    @_builtins.property
+    def partition(self) -> Global___PartitionDescription:
+        """Its state."""
+
+    def __init__(
+        self,
+        *,
+        reopened: _builtins.bool = ...,
+        partition: Global___PartitionDescription | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "reopened", b"reopened"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReopenPartitionResponse: _TypeAlias = ReopenPartitionResponse  # noqa: Y015

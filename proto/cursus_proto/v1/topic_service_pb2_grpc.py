@@ -77,6 +77,11 @@ class TopicServiceStub:
                 request_serializer=cursus_dot_v1_dot_topic__service__pb2.DeleteRecordsRequest.SerializeToString,
                 response_deserializer=cursus_dot_v1_dot_topic__service__pb2.DeleteRecordsResponse.FromString,
                 _registered_method=True)
+        self.ReopenPartition = channel.unary_unary(
+                '/cursus.v1.TopicService/ReopenPartition',
+                request_serializer=cursus_dot_v1_dot_topic__service__pb2.ReopenPartitionRequest.SerializeToString,
+                response_deserializer=cursus_dot_v1_dot_topic__service__pb2.ReopenPartitionResponse.FromString,
+                _registered_method=True)
 
 
 class TopicServiceServicer:
@@ -143,6 +148,17 @@ class TopicServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReopenPartition(self, request, context):
+        """Opens the log of one partition anew, without a restart of the broker: after its disk has refused a sync and the
+        cause is mended, or after damaged files were restored. What is in doubt is written anew and synced, or cut, and an
+        epoch begins, as at a start after power loss. Readers of the partition are ended with UNAVAILABLE and come back.
+        A partition that is well is left alone. NOT_FOUND (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), DATA_LOSS if it is damaged
+        still, UNAVAILABLE (STORAGE_FAILED) if the disk refuses again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TopicServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -185,6 +201,11 @@ def add_TopicServiceServicer_to_server(servicer, server):
                     servicer.DeleteRecords,
                     request_deserializer=cursus_dot_v1_dot_topic__service__pb2.DeleteRecordsRequest.FromString,
                     response_serializer=cursus_dot_v1_dot_topic__service__pb2.DeleteRecordsResponse.SerializeToString,
+            ),
+            'ReopenPartition': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReopenPartition,
+                    request_deserializer=cursus_dot_v1_dot_topic__service__pb2.ReopenPartitionRequest.FromString,
+                    response_serializer=cursus_dot_v1_dot_topic__service__pb2.ReopenPartitionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -406,6 +427,33 @@ class TopicService:
             '/cursus.v1.TopicService/DeleteRecords',
             cursus_dot_v1_dot_topic__service__pb2.DeleteRecordsRequest.SerializeToString,
             cursus_dot_v1_dot_topic__service__pb2.DeleteRecordsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReopenPartition(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cursus.v1.TopicService/ReopenPartition',
+            cursus_dot_v1_dot_topic__service__pb2.ReopenPartitionRequest.SerializeToString,
+            cursus_dot_v1_dot_topic__service__pb2.ReopenPartitionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -56,6 +56,13 @@ class TopicServiceStub:
     """Looks up offsets by edge or time."""
     DeleteRecords: _grpc.UnaryUnaryMultiCallable[_topic_service_pb2.DeleteRecordsRequest, _topic_service_pb2.DeleteRecordsResponse]
     """Deletes the oldest records of partitions, for good. OUT_OF_RANGE (OFFSET_OUT_OF_RANGE) beyond the end."""
+    ReopenPartition: _grpc.UnaryUnaryMultiCallable[_topic_service_pb2.ReopenPartitionRequest, _topic_service_pb2.ReopenPartitionResponse]
+    """Opens the log of one partition anew, without a restart of the broker: after its disk has refused a sync and the
+    cause is mended, or after damaged files were restored. What is in doubt is written anew and synced, or cut, and an
+    epoch begins, as at a start after power loss. Readers of the partition are ended with UNAVAILABLE and come back.
+    A partition that is well is left alone. NOT_FOUND (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), DATA_LOSS if it is damaged
+    still, UNAVAILABLE (STORAGE_FAILED) if the disk refuses again.
+    """
 
 @_typing.type_check_only
 class TopicServiceAsyncStub(TopicServiceStub):
@@ -85,6 +92,13 @@ class TopicServiceAsyncStub(TopicServiceStub):
     """Looks up offsets by edge or time."""
     DeleteRecords: _aio.UnaryUnaryMultiCallable[_topic_service_pb2.DeleteRecordsRequest, _topic_service_pb2.DeleteRecordsResponse]  # type: ignore[assignment]
     """Deletes the oldest records of partitions, for good. OUT_OF_RANGE (OFFSET_OUT_OF_RANGE) beyond the end."""
+    ReopenPartition: _aio.UnaryUnaryMultiCallable[_topic_service_pb2.ReopenPartitionRequest, _topic_service_pb2.ReopenPartitionResponse]  # type: ignore[assignment]
+    """Opens the log of one partition anew, without a restart of the broker: after its disk has refused a sync and the
+    cause is mended, or after damaged files were restored. What is in doubt is written anew and synced, or cut, and an
+    epoch begins, as at a start after power loss. Readers of the partition are ended with UNAVAILABLE and come back.
+    A partition that is well is left alone. NOT_FOUND (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), DATA_LOSS if it is damaged
+    still, UNAVAILABLE (STORAGE_FAILED) if the disk refuses again.
+    """
 
 class TopicServiceServicer(metaclass=_abc_1.ABCMeta):
     """Topics and their partitions. Every list in a request of this and the other services has a bound: INVALID_ARGUMENT
@@ -159,5 +173,18 @@ class TopicServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_topic_service_pb2.DeleteRecordsResponse, _abc.Awaitable[_topic_service_pb2.DeleteRecordsResponse]]:
         """Deletes the oldest records of partitions, for good. OUT_OF_RANGE (OFFSET_OUT_OF_RANGE) beyond the end."""
+
+    @_abc_1.abstractmethod
+    def ReopenPartition(
+        self,
+        request: _topic_service_pb2.ReopenPartitionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_topic_service_pb2.ReopenPartitionResponse, _abc.Awaitable[_topic_service_pb2.ReopenPartitionResponse]]:
+        """Opens the log of one partition anew, without a restart of the broker: after its disk has refused a sync and the
+        cause is mended, or after damaged files were restored. What is in doubt is written anew and synced, or cut, and an
+        epoch begins, as at a start after power loss. Readers of the partition are ended with UNAVAILABLE and come back.
+        A partition that is well is left alone. NOT_FOUND (TOPIC_NOT_FOUND, PARTITION_NOT_FOUND), DATA_LOSS if it is damaged
+        still, UNAVAILABLE (STORAGE_FAILED) if the disk refuses again.
+        """
 
 def add_TopicServiceServicer_to_server(servicer: TopicServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from tests.integration.cli.conftest import Cli
@@ -98,9 +100,28 @@ async def test_a_group_that_reads_cannot_be_moved_or_deleted(cli: Cli) -> None:
             assert "(GROUP_NOT_EMPTY); stop its members first" in refused.stderr
         members = (await cli.ok("group", "describe", "busy", "-o", "json")).json["members"]
         assert [(one["client_id"], len(one["partitions"])) for one in members] == [("cursus-cli", 1)]
+        assert all(0 < one["joined_ms"] <= one["last_heartbeat_ms"] for one in members)
         reader.type("\x03")
         assert await reader.ended() == 0
     # It left, and committed what it had printed.
     assert await committed(cli, "busy") == {(topic, 0): 1}
     await cli.ok("group", "delete", "busy", "--yes")
     assert (await cli.run("group", "describe", "busy")).status == 1
+
+
+async def test_a_member_can_be_removed(cli: Cli) -> None:
+    topic = await cli.topic("a")
+    async with cli.terminal("consume", topic, "--group", "removed", "--follow") as reader:
+        await reader.shows("a\n")
+        (member,) = (await cli.ok("group", "describe", "removed", "-o", "json")).json["members"]
+        asked = await cli.run("group", "remove-member", "removed", member["member_id"])
+        assert (asked.status, "(NOT_CONFIRMED)" in asked.stderr) == (1, True)
+        reader.signal(signal.SIGSTOP)  # it hangs, and cannot come back by itself
+        done = await cli.ok("group", "remove-member", "removed", member["member_id"], "--yes", "-o", "json")
+        assert done.json == {"group": "removed", "removed": [member["member_id"]]}
+        assert (await cli.ok("group", "describe", "removed", "-o", "json")).json["members"] == []
+        reader.signal(signal.SIGCONT)
+    for arguments in ((member["member_id"],), ("--instance", "nobody")):
+        refused = await cli.run("group", "remove-member", "removed", *arguments, "--yes")
+        assert (refused.status, "(MEMBER_NOT_FOUND)" in refused.stderr) == (1, True)
+    assert (await cli.run("group", "remove-member", "removed")).status == 2

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.terminal import CURSUS
 from tests.harness.waiting import eventually
 from tests.integration.cli.conftest import Cli
 
@@ -141,6 +142,46 @@ async def test_top_shows_rates_live(cli: Cli) -> None:
         await terminal.shows(rf"{topic} +1 +2 ")
         terminal.type(CTRL_C)
         assert await terminal.ended() == 0
+
+
+@pytest.mark.parametrize("arguments", [("top", "--interval", "60"), ("group", "describe", "left", "--watch")])
+async def test_q_leaves_a_live_view_and_the_terminal_as_it_was(cli: Cli, arguments: tuple[str, ...]) -> None:
+    await cli.ok("consume", await cli.topic("a"), "--group", "left")
+    script = (
+        f"stty > before; {' '.join((*CURSUS, *arguments))}; echo status $?; stty > after; cmp before after && echo same"
+    )
+    async with cli.shell(["bash", "-c", f"cd {cli.home}; {script}"]) as terminal:
+        await terminal.shows("LAG")
+        terminal.type("x")
+        terminal.type("q")
+        assert await terminal.ended() == 0
+        assert re.search(r"status 0\nsame\n", terminal.text), terminal.text
+
+
+async def test_ctrl_c_while_the_command_starts_says_nothing(cli: Cli) -> None:
+    """It printed the traceback of whatever was being imported."""
+    # The interrupt comes while the first module of the command is loaded, as if typed just then.
+    hook = cli.home / "hook"
+    hook.mkdir(exist_ok=True)
+    (hook / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        # As a terminal starts it: what runs in the background ignores the signal, and so do its children.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == os.environ['INTERRUPT_AT']:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+    )
+    # Before there is a command the signal ends the process, as it ends any; then the command says what happened.
+    for module, status, said in (
+        ("cursus_grpc.cli.app", -signal.SIGINT, ""),
+        ("click", -signal.SIGINT, ""),
+        ("cursus_grpc._admin", 130, "error: interrupted"),
+    ):
+        env = {**cli.env, "PYTHONPATH": str(hook), "INTERRUPT_AT": module}
+        told = await Cli(cli.broker, env, cli.home).run("topic", "list")
+        assert (told.status, told.stderr.strip()) == (status, said)
 
 
 async def test_tab_completes_commands_options_and_topics(cli: Cli) -> None:

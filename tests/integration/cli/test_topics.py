@@ -117,8 +117,52 @@ async def test_debug_shows_the_traceback_and_nothing_else_does(cli: Cli) -> None
 
 
 async def test_the_configuration_file_names_the_broker(cli: Cli) -> None:
-    path = cli.home / "named.toml"
-    path.write_text(f'broker = "{cli.broker.grpc}"\n')
+    path = cli.home / "named.yaml"
+    path.write_text(f"broker: {cli.broker.grpc}\n")
     env = {name: value for name, value in cli.env.items() if name != "CURSUS_BROKER"}
-    found = await Cli(cli.broker, {**env, "CURSUS_CONFIG": str(path)}, cli.home).ok("topic", "list", "-o", "json")
+    found = await Cli(cli.broker, {**env, "CURSUS_CLI_CONFIG": str(path)}, cli.home).ok("topic", "list", "-o", "json")
     assert isinstance(found.json, list)
+
+
+async def test_a_description_shows_the_defaults_in_force(cli: Cli) -> None:
+    topic = await cli.topic()
+    await cli.ok("topic", "update", topic, "--set", "retention_ms=2d", "--set", "content_deduplication=off")
+    lines = (await cli.ok("topic", "describe", topic)).text.splitlines()
+    told = {line.split("  ")[0]: line.split("  ", 1)[1].strip() for line in lines if "  " in line}
+    assert told["retention_ms"] == "172800000, 2d00h"
+    assert told["retention_bytes"] == "-1, no limit (default)"
+    assert told["segment_bytes"] == "67108864, 64.0 MiB (default)"
+    assert told["content_deduplication"] == "off"
+    assert told["max_value_bytes"] == "no limit (default)"
+    found = (await cli.ok("topic", "describe", topic, "-o", "json")).json
+    assert found["config"] == {"retention_ms": 172_800_000, "content_deduplication": False}
+    assert found["effective_config"] == {
+        "retention_ms": 172_800_000,
+        "retention_bytes": -1,
+        "segment_bytes": 64 * 2**20,
+        "segment_ms": 7 * 86_400_000,
+        "content_deduplication": False,
+        "min_value_bytes": 0,
+        "max_value_bytes": None,
+    }
+
+
+async def test_the_oldest_records_are_trimmed_after_a_preview(cli: Cli) -> None:
+    topic = await cli.topic(*"abcd")
+    refused = await cli.run("topic", "trim-prefix", topic, "--before", "3")
+    assert (refused.status, refused.text.split()[-5:]) == (1, ["0", "0", "3", "4", "3"])
+    assert (await cli.ok("consume", topic, "--quiet")).text == "a\nb\nc\nd\n"
+    preview = await cli.run("topic", "trim-prefix", topic, "--before", "3", "-o", "json")
+    assert preview.json == {
+        "topic": topic,
+        "done": False,
+        "partitions": [{"partition": 0, "earliest_offset": 0, "records": 3}],
+    }
+    done = await cli.ok("topic", "trim-prefix", topic, "--before", "-1", "--yes", "-o", "json")
+    assert done.json["partitions"] == [{"partition": 0, "earliest_offset": 3, "records": 3}]
+    assert (await cli.ok("consume", topic, "--quiet")).text == "d\n"
+    again = await cli.ok("topic", "trim-prefix", topic, "--before", "beginning", "--yes")
+    assert again.stderr == f"deleted 0 records of {topic}\n"
+    for place in ("99", "0"):
+        outside = await cli.run("topic", "trim-prefix", topic, "--before", place, "--yes")
+        assert f"there is no offset {place}: {topic}[0] holds 3 to 3 (OFFSET_OUT_OF_RANGE)" in outside.stderr

@@ -69,10 +69,18 @@ async def test_an_unknown_name_is_told_and_each_of_several_addresses(tmp_path: P
 
 async def test_ports_that_are_not_grpc_are_told_as_such(cli: Cli, tmp_path: Path) -> None:
     async with GatewayProcess.start(cli.broker.grpc, tmp_path / "log") as gateway:
-        for address in (cli.broker.health, gateway.health, gateway.tcp):
-            told = await run(tmp_path, "topic", "list", "--broker", address)
-            assert told.status == 1
-            assert f"no broker answers at {address}: it answers, but not in HTTP/2 as gRPC does" in told.stderr
+        for address, found in (
+            (cli.broker.health, "the health port of a broker"),
+            (cli.broker.metrics, "the metrics port of a broker or gateway"),
+            (gateway.health, "the health port of a gateway"),
+            (gateway.tcp, "a gateway, which speaks the TCP protocol"),
+        ):
+            for tls in ((), ("--tls",)) if address == cli.broker.health else ((),):
+                timeout = ("--timeout", "5") if tls else ()
+                told = await run(tmp_path, "topic", "list", "--broker", address, *tls, *timeout)
+                assert told.status == 1
+                needed = "and this command needs the gRPC port of a broker (NOT_A_BROKER); that is 50051 unless"
+                assert told.stderr.startswith(f"error: {address} is {found}, {needed}"), told.stderr
 
 
 @asynccontextmanager
@@ -95,18 +103,18 @@ async def test_a_peer_that_hangs_up_is_not_tried_again_and_again(tmp_path: Path)
         told = await run(tmp_path, "topic", "list", "--broker", address, "--timeout", "3600")
         assert told.status == 1
         assert "(BROKER_UNREACHABLE)" in told.stderr
-        # Once as a client does, and once to see whether it speaks TLS.
-        assert begun == [b"PRI", b"\x16\x03\x01"]
+        # Once as a client does, once to see whether it speaks TLS, and twice to see what else it may be.
+        assert begun == [b"PRI", b"\x16\x03\x01", b"GET", b"\0\0\0"]
 
 
 async def test_a_silent_peer_is_given_up_and_said_to_be_silent(tmp_path: Path) -> None:
     async with counting(hang_up=False) as (address, begun):
         asked = command_environment(tmp_path)
-        del asked["CURSUS_TIMEOUT"]
+        del asked["CURSUS_CLI_TIMEOUT"]
         told = await run_piped([*CURSUS, "topic", "list", "--broker", address], asked)
         assert told.status == 1
         assert f"at {address}: a first word of HTTP/2 from it takes longer than 1 s" in told.stderr
-        assert begun == [b"PRI"]
+        assert begun == [b"PRI", b"GET"]
 
 
 async def test_a_reader_that_follows_waits_for_a_broker_that_comes_back(tmp_path: Path) -> None:

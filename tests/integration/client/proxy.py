@@ -28,6 +28,8 @@ class Faults:
     """The stream breaks and the client never sees the answer."""
     repeat_answer: float = 0.0
     """The answer comes twice."""
+    cut_when_done: bool = False
+    """A stream whose client has said all it had to say is cut off, as a broker does that has batches on their way."""
     happened: int = 0
 
 
@@ -74,6 +76,10 @@ class _Proxy(grpc.GenericRpcHandler):
                     onward.cancel()
                     return
                 await onward.write(request)
+            if self._faults.cut_when_done:
+                self._faults.happened += 1
+                onward.cancel()
+                return
             await onward.done_writing()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return  # the other direction says why

@@ -74,7 +74,10 @@ async def test_a_group_is_described_moved_and_deleted(face: Face, broker: Broker
             await consumer.take(3)
             await consumer.commit()
             described = await admin.describe_group(topic)
-            assert [member.client_id for member in described.members] == ["reader"]
+            (member,) = described.members
+            assert member.client_id == "reader"
+            assert described.rebalanced_ms is not None
+            assert 0 < member.joined_ms <= member.last_heartbeat_ms
             by_place = {part.partition: part for part in described.partitions}
             assert (by_place[place].committed_offset, by_place[place].lag_records) == (3, 2)
             with pytest.raises(errors.GroupNotEmpty):

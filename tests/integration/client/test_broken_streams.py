@@ -3,6 +3,7 @@ in order, and consumers go on where they were."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -115,3 +116,23 @@ async def test_a_broken_member_that_started_at_the_end_skips_nothing(broker: Bro
             assert record is not None
             numbers.append(int(record.value or b""))
     assert numbers == list(range(30))
+
+
+async def test_leaving_a_group_warns_of_nothing_however_the_stream_ends(
+    face: Face, broker: Broker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a large record on its way the broker cuts the stream off, and `consume --count 1` warned that it would try
+    again."""
+    async with AsyncProducer(broker.address) as producer:
+        await producer.send(topic, b"a", partition=0)
+    faults = Faults(cut_when_done=True)
+    with caplog.at_level(logging.WARNING, "cursus_grpc"):
+        async with (
+            faulty_proxy(broker.address, faults) as address,
+            face.consumer(address, group=topic, topics=[topic]) as consumer,
+        ):
+            record = await consumer.poll(60)
+            assert record is not None
+            assert record.value == b"a"
+    assert faults.happened > 0
+    assert caplog.messages == []

@@ -321,9 +321,11 @@ async def test_offsets_are_listed_with_epoch_and_what_is_synced(face: Face, forg
     async with face.admin(forgetful.address) as admin:
         before = (await admin.list_offsets("t", END))[0]
         assert (before.next_offset, before.synced_offset) == (8, 5)
+        synced = (await admin.list_offsets("t", END, sync=True))[0]
+        assert (synced.next_offset, synced.synced_offset) == (8, 8)
         await asyncio.to_thread(forgetful.power_loss)
         after = (await admin.list_offsets("t", END))[0]
-        assert after.next_offset == after.synced_offset
+        assert after.next_offset == after.synced_offset == 8, "what was synced when it was asked for is still there"
         assert after.leader_epoch > before.leader_epoch
         leaders = (await admin.describe_cluster(["t"])).topics[0].partitions
         assert leaders[0].leader_epoch == after.leader_epoch

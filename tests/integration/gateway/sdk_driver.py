@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import os
 import sys
 import threading
 from typing import Any
@@ -65,7 +66,9 @@ async def produce_async(address: str, options: dict[str, Any]) -> None:
 
 
 def tell(message: Any) -> None:
-    say(payload=message.payload, partition=message.partition, offset=message.offset, key=message.key)
+    # The first version does not tell the partition.
+    partition = getattr(message, "partition", None)
+    say(payload=message.payload, partition=partition, offset=message.offset, key=message.key)
 
 
 def consume(address: str, options: dict[str, Any]) -> None:
@@ -105,10 +108,14 @@ def events(address: str, options: dict[str, Any]) -> None:
 
 def main() -> None:
     what, address, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-    if what in ("produce_async", "consume_async"):
-        asyncio.run(globals()[what](address, options))
-    else:
-        globals()[what](address, options)
+    try:
+        if what in ("produce_async", "consume_async"):
+            asyncio.run(globals()[what](address, options))
+        else:
+            globals()[what](address, options)
+    except Exception as error:
+        say(failure=f"{type(error).__name__}: {error}")
+        os._exit(1)  # At once: a thread may still wait for stdin to end.
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import pytest
 import pytest_asyncio
 
-from tests.harness.gateway import Stack, running_stack
+from tests.harness.gateway import Stack, created, running_stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -83,7 +83,7 @@ ERRORS: Final = [
             "CREATE topic=x partitions=2000000": '/ERROR: invalid_partitions reason=".+"/',
             "CREATE topic=a/b": '/ERROR: invalid_topic_name reason=".+"/',
             "CREATE topic=.. partitions=1": '/ERROR: invalid_topic_name reason=".+"/',
-            "CREATE topic=orders partitions=2": "OK topic=orders partitions=4",
+            "CREATE topic=orders partitions=2": created("orders", 4),
         },
     ),
     *rows(
@@ -120,8 +120,8 @@ ERRORS: Final = [
             "PUBLISH a/b hello": "ERROR: topic 'a/b' does not exist",
             # RULE 10: without `topic=` before `message=` it is positional, and the topic is the first word.
             "PUBLISH producerId=p message=x": "ERROR: topic 'producerId=p' does not exist",
-            "PUBLISH topic=orders": "ERROR: missing_producerId command=PUBLISH",
-            "PUBLISH topic=orders message=x": "ERROR: missing_producerId command=PUBLISH",
+            "PUBLISH topic=orders": "ERROR: missing_producer_id command=PUBLISH",
+            "PUBLISH topic=orders message=x": "ERROR: missing_producer_id command=PUBLISH",
             "PUBLISH topic=orders producerId=p": "ERROR: missing_message command=PUBLISH",
             "PUBLISH topic=orders producerId=p message=": "ERROR: missing_message command=PUBLISH",
             "PUBLISH topic=nope producerId=p message=x": (

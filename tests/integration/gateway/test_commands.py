@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.harness.gateway import LegacyClient, Stack, running_stack
+from tests.harness.gateway import LegacyClient, Stack, created, running_stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -41,10 +41,10 @@ ANSWERS = [
     ("4.2", "CREATE fresh2", "✅ Topic 'fresh2' now has 4 partitions"),
     ("4.2", "CREATE", "ERROR: missing topic name"),
     ("4.2", "CREATE x -1", "ERROR: partitions must be a positive integer"),
-    ("4.2", "CREATE topic=fresh3 partitions=2", "OK topic=fresh3 partitions=2"),
-    ("4.2", "CREATE topic=fresh3 partitions=1", "OK topic=fresh3 partitions=2"),
-    ("4.2", "CREATE topic=fresh4 partitions=1 idempotent=true", "OK topic=fresh4 partitions=1 idempotent=true"),
-    ("4.2", "CREATE topic=fresh4 partitions=1 idempotent=false", "OK topic=fresh4 partitions=1 idempotent=true"),
+    ("4.2", "CREATE topic=fresh3 partitions=2", created("fresh3", 2)),
+    ("4.2", "CREATE topic=fresh3 partitions=1", created("fresh3", 2)),
+    ("4.2", "CREATE topic=fresh4 partitions=1 idempotent=true", created("fresh4", 1, more=" idempotent=true")),
+    ("4.2", "CREATE topic=fresh4 partitions=1 idempotent=false", created("fresh4", 1, more=" idempotent=true")),
     (
         "4.2",
         "CREATE topic=fresh3 partitions=9 idempotent=true",
@@ -52,14 +52,14 @@ ANSWERS = [
             r'ERROR: unsupported_topic_policy reason="idempotent=true: the topic exists without idempotent, .*"'
         ),
     ),
-    ("4.2", "CREATE topic=fresh3 partitions=1", "OK topic=fresh3 partitions=2"),
+    ("4.2", "CREATE topic=fresh3 partitions=1", created("fresh3", 2)),
     (
         "4.2",
         "CREATE topic=fresh5 partitions=1 cleanup_policy=delete partitioner=hash_key auth_policy=open read_acl="
         " replication_factor=1 idempotent=false event_sourcing=false retention_hours=5 retention_bytes=-1",
-        "OK topic=fresh5 partitions=1 retention_hours=5 retention_bytes=-1",
+        created("fresh5", 1, hours=5, size=-1),
     ),
-    ("4.2", "CREATE topic=fresh5 partitions=1 retention_hours=5", re.compile("OK topic=fresh5 partitions=1 .*")),
+    ("4.2", "CREATE topic=fresh5 partitions=1 retention_hours=5", created("fresh5", 1, hours=5, size=-1)),
     (
         "4.2",
         "CREATE topic=fresh5 retention_hours=6",
@@ -118,7 +118,7 @@ ANSWERS = [
         "PUBLISH topic=nope producerId=p message=x",
         "ERROR: topic_not_found class=validation retryable=false topic=nope",
     ),
-    ("4.9", "PUBLISH topic=orders message=x", "ERROR: missing_producerId command=PUBLISH"),
+    ("4.9", "PUBLISH topic=orders message=x", "ERROR: missing_producer_id command=PUBLISH"),
     (
         "4.9",
         "PUBLISH topic=orders producerId=p acks=5 message=x",

@@ -21,7 +21,7 @@ import pytest
 import pytest_asyncio
 
 from tests.harness.certificates import Authority
-from tests.harness.gateway import LegacyClient, Stack, envelope, read_batch, running_stack
+from tests.harness.gateway import LegacyClient, Stack, created, envelope, read_batch, running_stack
 from tests.harness.legacy_wire import LAYOUT_D, LAYOUT_S, Message, batch_body
 from tests.harness.waiting import eventually
 
@@ -43,7 +43,7 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack
 @pytest_asyncio.fixture(loop_scope="module")
 async def topic(stack: Stack) -> str:
     name = f"t-{uuid.uuid4().hex[:8]}"
-    assert await stack.ask(f"CREATE topic={name} partitions=2", topic="admin") == f"OK topic={name} partitions=2"
+    assert await stack.ask(f"CREATE topic={name} partitions=2", topic="admin") == created(name, 2)
     return name
 
 

@@ -17,7 +17,7 @@ import pytest_asyncio
 from cursus_proto.v1 import topic_service_pb2, topic_service_pb2_grpc
 from cursus_proto.v1.records_pb2 import Record
 from tests.harness.clients import Client
-from tests.harness.gateway import GatewayProcess, LegacyClient, Stack, envelope, read_batch, running_stack
+from tests.harness.gateway import GatewayProcess, LegacyClient, Stack, created, envelope, read_batch, running_stack
 from tests.harness.legacy_wire import Message, batch_body
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -182,7 +182,7 @@ async def test_rule_43_where_gzip_is_expected_plain_messages_are_stored_and_coun
     async with running_stack(directory, "--enable-gzip") as stack, stack.connect() as client:
         # Everything as gzip, commands too, as the seeds would have it: nothing to complain about.
         client.send(gzip.compress(envelope("CREATE topic=orders partitions=1")))
-        assert await client.receive() == b"OK topic=orders partitions=1"
+        assert await client.receive() == created("orders", 1).encode()
         await client.publish(gzip.compress(batch_body([Message(payload=b"packed")])))
         client.send(gzip.compress(envelope("packed too", "orders")))
         assert await client.receive() == b"OK"
@@ -289,7 +289,7 @@ async def test_requests_of_one_connection_wait_for_each_other(stack: Stack, topi
             batch_body([Message(payload=b"2")], topic=topic, partition=1),
         )
         answers = [await client.receive() for _ in range(3)]
-        assert answers[1] == f"OK topic={topic} partitions=2".encode()
+        assert answers[1] == created(topic, 2).encode()
         assert all(answer is not None and b'"status":"OK"' in answer for answer in (answers[0], answers[2]))
 
 

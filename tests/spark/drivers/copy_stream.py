@@ -9,13 +9,22 @@ begun.
 from __future__ import annotations
 
 import argparse
-import time
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import TaskContext, cloudpickle
 from pyspark.sql import SparkSession
+
+from tests.harness import waiting
+from tests.harness.waiting import eventually
+
+HELD_AT_MOST_S: Final = 600.0
+
+# Executors have no checkout to import it from.
+cloudpickle.register_pickle_by_value(waiting)  # type: ignore[no-untyped-call]  # pyspark's copy has no types
 
 
 class Held:
@@ -36,13 +45,12 @@ class Held:
             before, rows = rows, rows + batch.num_rows
             yield batch
             if before < self._after <= rows:
-                while self._is_blocked(task, attempt):
-                    time.sleep(0.02)
+                asyncio.run(eventually(lambda: self._is_free(task, attempt), HELD_AT_MOST_S))
 
-    def _is_blocked(self, task: int, attempt: int) -> bool:
+    def _is_free(self, task: int, attempt: int) -> bool:
         if self._until_copied:
-            return task == attempt == 0 and not (self._seen / "0.1").exists()
-        return (self._seen / "blocked").exists()
+            return task != 0 or attempt != 0 or (self._seen / "0.1").exists()
+        return not (self._seen / "blocked").exists()
 
 
 def main() -> None:

@@ -59,6 +59,14 @@ async def test_a_ready_service_answers_ok_byte_for_byte(path: str) -> None:
     assert "Content-Type: text/plain; charset=utf-8" in head
 
 
+@pytest.mark.parametrize("path", ["/health", "/ready", "/live"])
+@pytest.mark.parametrize("health", [READY, NOT_READY])
+async def test_a_page_says_whose_it_is(path: str, health: Health) -> None:
+    async with serving(health_handler(lambda: health, lambda: "broker id=7")) as address:
+        _, head, _ = await get(address, path)
+    assert "\r\nCursus-Identity: broker id=7" in head
+
+
 async def test_a_service_that_is_not_ready_gives_the_seeds_reason() -> None:
     async with serving(health_handler(lambda: NOT_READY)) as address:
         assert (await get(address, "/health"))[::2] == (503, b"Broker not ready: Main listener not active")

@@ -81,3 +81,12 @@ def test_the_console_format_is_for_people() -> None:
     assert "broker.listening" in stream.getvalue()
     assert "port=1" in stream.getvalue()
     assert "\x1b[" not in stream.getvalue(), "no colours into a file"
+
+
+def test_debug_is_not_buried_by_the_libraries_below() -> None:
+    """hpack once wrote several lines for every header of every call."""
+    stream = io.StringIO()
+    configure_logging(LogLevel.DEBUG, LogFormat.JSON, stream=stream)
+    logging.getLogger("hpack.hpack").debug("Decoded %d, consumed %d bytes", 1, 2)
+    structlog.get_logger().debug("rpc.refused")
+    assert [event["event"] for event in events(stream)] == ["rpc.refused"]

@@ -32,7 +32,7 @@ SERVICERS = server.Servicers(
 
 EXPECTED = {
     "TopicService": "CreateTopic DeleteTopic ListTopics DescribeTopic UpdateTopic AddPartitions ListOffsets"
-    " DeleteRecords",
+    " DeleteRecords ReopenPartition",
     "PublishService": "Publish PublishStream DescribeProducers ReleaseProducers",
     "ConsumeService": "Fetch Consume Subscribe",
     "GroupService": "JoinGroup SyncGroup Heartbeat LeaveGroup CommitOffsets FetchOffsets ListGroups DescribeGroup"

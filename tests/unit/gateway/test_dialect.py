@@ -111,7 +111,7 @@ def test_a_topic_may_look_like_an_assignment() -> None:
         ("CONSUME topic=t partition=0", "ERROR: invalid_consume_syntax"),
         ("STREAM topic=t partition=0", "ERROR: invalid_stream_syntax"),
         ("JOIN_GROUP topic=t group=g", "ERROR: missing_member command=JOIN_GROUP"),
-        ("PUBLISH topic=t message=x", "ERROR: missing_producerId command=PUBLISH"),
+        ("PUBLISH topic=t message=x", "ERROR: missing_producer_id command=PUBLISH"),
         ("PUBLISH topic=t producerId=p", "ERROR: missing_message command=PUBLISH"),
         ("FETCH_OFFSET topic=t partition=x group=g", "ERROR: invalid_partition command=FETCH_OFFSET value=x"),
         ("LIST all", "ERROR: unknown command: LIST all. Type HELP for available commands."),

@@ -16,6 +16,12 @@ def test_generating_the_stubs_again_changes_nothing() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_generating_the_routing_vectors_again_changes_nothing() -> None:
+    command = [sys.executable, "tools/routing_vectors.py", "proto/testdata/routing.json", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_lock_names_no_index() -> None:
     lock = (ROOT / "requirements.lock").read_text()
     assert "://" not in lock

@@ -45,6 +45,7 @@ _PAUSE_S: Final = 0.05
 _CLOSE_S: Final = 1.0
 """How long the last words may take to reach the socket."""
 
+_USER_AGENT: Final = "grpc-python-cursus/1"
 _EXPIRED: Final = "the deadline has passed"
 _STATUSES: Final = {code.value[0]: code for code in StatusCode}
 # What gRPC makes of an answer that is not gRPC's own.
@@ -234,8 +235,12 @@ class Channel:
         limits: Limits | None = None,
         tls: ssl.SSLContext | None = None,
         server_name: str | None = None,
+        application: str = "",
     ) -> None:
+        """`application` is the name by which the server's operator knows the caller."""
         self.address = address
+        named = "".join(letter for letter in application if "!" <= letter <= "~")
+        self._user_agent = f"{named} {_USER_AGENT}".lstrip().encode()
         host, _, port = address.rpartition(":")
         self._host, self._port = host.strip("[]"), int(port)
         self._limits = limits or Limits()
@@ -268,7 +273,7 @@ class Channel:
                 literal(b":authority", f"{self._server_name or authority}:{self._port}".encode()),
                 literal(b"te", b"trailers"),
                 literal(b"content-type", b"application/grpc"),
-                literal(b"user-agent", b"grpc-python-cursus/1"),
+                literal(b"user-agent", self._user_agent),
                 literal(b"grpc-accept-encoding", b"identity,gzip,deflate"),
             )
         )

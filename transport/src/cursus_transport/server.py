@@ -19,6 +19,7 @@ from cursus_transport import frames
 from cursus_transport.connection import Connection, Limits
 from cursus_transport.errors import ConnectionFailed, StreamLost, forget_frames
 from cursus_transport.frames import ErrorCode, Setting
+from cursus_transport.handshakes import Refused, TlsListener, ignore
 from cursus_transport.headers import (
     STATUS_200,
     Headers,
@@ -44,6 +45,9 @@ _FLUSH_S: Final = 1.0
 
 _CLEAN_UP_S: Final = 5.0
 """How long handlers may take to end when they are cancelled."""
+
+_LONGEST_USER_AGENT: Final = 200
+"""It goes into logs."""
 
 _MOST_EARLY_PINGS: Final = 2
 _MOST_KNOWN_REQUESTS: Final = 1024
@@ -114,6 +118,13 @@ class Call:
     def peer(self) -> str:
         return self._connection.peer
 
+    def user_agent(self) -> str:
+        """What the client calls itself; a client of gRPC lets applications put their own name first."""
+        for name, value in self._headers:
+            if name == b"user-agent":
+                return value.decode("latin-1")[:_LONGEST_USER_AGENT]
+        return ""
+
     def invocation_metadata(self) -> Metadata:
         """Raises ValueError for a binary value that is none."""
         return decode_metadata(self._headers)
@@ -133,6 +144,11 @@ class Call:
             self._answered = True
             self._connection.send(frames.headers(_RESPONSE + _ACCEPTED, self.stream.id))
         await self.stream.write(message)
+
+    def write_now(self, response: Any) -> bool:
+        """Write without waiting; False, with nothing written, if that cannot be. Only where nobody else is writing, and
+        after the first answer."""
+        return self._answered and self.stream.write_now(self._encoded(response))
 
     async def abort(
         self, code: StatusCode, details: str = "", trailing_metadata: Metadata | Sequence[Any] = ()
@@ -392,8 +408,9 @@ class Server:
     generated code calls.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, handshake_refused: Refused = ignore) -> None:
         self.limits = limits
+        self._handshake_refused = handshake_refused
         self.stopping = False
         self.connections: set[_ServerConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
@@ -401,7 +418,7 @@ class Server:
         self._generic: list[grpc.GenericRpcHandler] = []
         self._methods: dict[str, Handler] = {}
         self._sockets: list[tuple[socket.socket, ssl.SSLContext | None]] = []
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[asyncio.Server | TlsListener] = []
         self._left = asyncio.Event()
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
@@ -458,11 +475,14 @@ class Server:
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
         for listening, tls in self._sockets:
-            self._listeners.append(
-                await loop.create_server(
-                    lambda: _ServerConnection(self, loop), sock=listening, ssl=tls, backlog=_BACKLOG
-                )
-            )
+
+            def make() -> _ServerConnection:
+                return _ServerConnection(self, loop)
+
+            if tls is not None:
+                self._listeners.append(TlsListener(listening, tls, make, self._handshake_refused))
+            else:
+                self._listeners.append(await loop.create_server(make, sock=listening, backlog=_BACKLOG))
 
     async def stop(self, grace_s: float | None) -> None:
         """Take no new connections and calls, let those that run go on for the grace, then end them."""

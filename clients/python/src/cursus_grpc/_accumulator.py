@@ -10,50 +10,34 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
+from cursus_grpc._attributes import NOTHING_MORE, Attributes, encode
 from cursus_grpc._batch import Batch, Delivered, DeliveryCallback, report
 from cursus_grpc._convert import require_text
+from cursus_grpc._filling import Limits, join_many
 from cursus_grpc._lane import Lane, Verdict
-from cursus_grpc._routes import Backlog, Route, WaitingRecord
+from cursus_grpc._many import Portion, RefusedRows
+from cursus_grpc._metadata import no_such_partition
+from cursus_grpc._partitioning import Partitioner, chosen
+from cursus_grpc._routes import Backlog, Route, Waiting, WaitingRecord
+from cursus_grpc._serializing import as_bytes
 from cursus_grpc.errors import (
     BrokerUnreachable,
     BufferFull,
     ClientClosed,
     CursusError,
-    PartitionNotFound,
-    RecordTooLarge,
 )
-from cursus_grpc.types import Headers, TopicPartition
-from cursus_proto.partitioner import partition_for_key
-from cursus_proto.records import CACHED_SIZES, VALUE_HEADS, encode_record, keyed_head, value_head
+from cursus_grpc.types import ProducerStatistics, TopicPartition
+from cursus_proto.partitioner import partition_for_recurring_key
+from cursus_proto.records import CACHED_SIZES, VALUE_HEADS, keyed_head, value_head
 
 DeliveryType = TypeVar("DeliveryType", bound=Delivered)
 
-# Keys come back. Besides, the hash lets other threads run, and each time it does the sender takes a batch that is not
-# full yet.
-_partition_for_key = lru_cache(maxsize=16_384)(partition_for_key)
-
 # The sender is behind when this many full batches wait for it; whoever fills them should then give it a turn.
 _BEHIND_BATCHES: Final = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Attributes:
-    """What a record may have besides key and value."""
-
-    timestamp_ms: int = 0
-    headers: Headers = ()
-    event_type: bytes = b""
-    schema_version: int = 0
-    aggregate_version: int = 0
-    metadata: bytes = b""
-
-
-_NOTHING_MORE: Final = Attributes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +59,7 @@ class Accumulator(Generic[DeliveryType]):
         wake: Callable[[], None],
         ask: Callable[[], None],
         on_delivery: DeliveryCallback | None = None,
+        partitioner: Partitioner | None = None,
     ) -> None:
         """`wake` is called, without the lock and from any thread, when a lane has something to send, `ask` when records
         wait for a topic that was not waited for; `on_delivery` for every record that is settled, on the event loop's
@@ -88,15 +73,16 @@ class Accumulator(Generic[DeliveryType]):
         """Set when they do not any more. For other threads, which should let the event loop have its turn."""
         self.backlog = Backlog()
         """Records whose topics have no route."""
-        self._batch_bytes = settings.batch_bytes
-        self._batch_records = settings.batch_records
         self._buffer_bytes = settings.buffer_bytes
-        self._max_record_bytes = settings.buffer_bytes
+        self._limits = Limits(
+            settings.batch_bytes, settings.batch_records, settings.buffer_bytes, settings.buffer_bytes
+        )
         self._settings = settings
         self._delivery = delivery
         self._wake = wake
         self._ask = ask
         self._on_delivery = on_delivery
+        self.partitioner = partitioner
         self._routes: dict[str, Route] = {}
         self._lanes: dict[TopicPartition, Lane] = {}
         self._unsettled: dict[Batch, None] = {}
@@ -105,11 +91,14 @@ class Accumulator(Generic[DeliveryType]):
         self._releasing = False
         self._room_waiters: dict[Callable[[], None], None] = {}
         self._closed = False
+        # Of what was settled. Belong to the event loop.
+        self._records_stored = self._bytes_stored = self._batches_stored = self._records_failed = 0
+        self.batches_resent = 0
 
     def append(
         self,
         topic: str,
-        value: bytes | str | None,
+        value: object,
         key: bytes | None,
         partition: int | None,
         attributes: Attributes | None,
@@ -117,7 +106,7 @@ class Accumulator(Generic[DeliveryType]):
         """Take a record. Raises BufferFull, RecordTooLarge, PartitionNotFound for a negative one, ClientClosed, and
         TypeError or ValueError for what is no record."""
         if value is None or attributes is not None:
-            head, value = b"", _encode(value, key, attributes or _NOTHING_MORE)
+            head, value = b"", encode(value, key, attributes or NOTHING_MORE)
             size = len(value)
         else:
             if type(value) is not bytes:
@@ -132,13 +121,15 @@ class Accumulator(Generic[DeliveryType]):
             route = self._routes[topic]
         except KeyError:
             return self._queue(topic, head, value, key, partition)
+        if partition is None and self.partitioner is not None:
+            partition = chosen(self.partitioner, topic, key, len(route.lanes))
         if partition is not None:
             if not 0 <= partition < len(route.lanes):
                 return self._queue(topic, head, value, key, partition)
             lane = route.lanes[partition]
         elif key is not None:
             lanes = route.lanes
-            lane = lanes[_partition_for_key(key, len(lanes))]
+            lane = lanes[partition_for_recurring_key(key, len(lanes))]
         else:
             lane = route.current
         must_wake = False
@@ -147,10 +138,12 @@ class Accumulator(Generic[DeliveryType]):
         lock.acquire()
         try:
             buffered_bytes = self._buffered_bytes + size
-            if buffered_bytes > self._buffer_bytes or size > self._max_record_bytes:
+            limits = self._limits
+            if buffered_bytes > self._buffer_bytes or size > limits.max_record_bytes:
                 self._refuse(size)
             batch = lane.open
-            if batch is None or batch.count == self._batch_records or batch.size + size > self._batch_bytes:
+            # `leave_room`, spelt out: this is done for every record.
+            if batch is None or batch.count >= limits.batch_records or batch.size + size > limits.batch_bytes:
                 if self._closed:
                     raise ClientClosed("the producer is closed")
                 if partition is None and key is None:
@@ -177,7 +170,7 @@ class Accumulator(Generic[DeliveryType]):
         the sender must be woken."""
         batch = lane.open
         if batch is not None:
-            if batch.size + size <= self._batch_bytes and batch.count < self._batch_records:
+            if self._limits.leave_room(batch, size):
                 return batch, False
             self._seal(lane)
         # A lane relies on deadlines in the order of its batches; a record that waited may be older than one before it.
@@ -202,11 +195,8 @@ class Accumulator(Generic[DeliveryType]):
         return True
 
     def _refuse(self, size: int) -> None:
-        if size > self._max_record_bytes:
-            raise RecordTooLarge(
-                f"the record has {size} bytes encoded, at most {self._max_record_bytes} are taken",
-                {"size": str(size), "limit": str(self._max_record_bytes)},
-            )
+        if size > self._limits.max_record_bytes:
+            raise self._limits.too_large(size)
         if self._closed:
             raise ClientClosed("the producer is closed")
         raise BufferFull(f"the buffer of {self._buffer_bytes} bytes is full")
@@ -217,14 +207,11 @@ class Accumulator(Generic[DeliveryType]):
         """Take a record that has no route, or none to this partition: it waits until the partitions were asked for."""
         require_text("the topic's name", topic)
         if partition is not None and partition < 0:
-            raise PartitionNotFound(
-                f"topic {topic!r} has no partition {partition}: they are numbered from 0",
-                {"topic": topic, "partition": str(partition)},
-            )
+            raise no_such_partition(topic, partition)
         delivery = self._delivery()
         record = WaitingRecord(head, value, key, partition, delivery)
         with self.lock:
-            if record.size > self._max_record_bytes or self._buffered_bytes + record.size > self._buffer_bytes:
+            if record.size > self._limits.max_record_bytes or self._buffered_bytes + record.size > self._buffer_bytes:
                 self._refuse(record.size)
             if self._closed:
                 raise ClientClosed("the producer is closed")
@@ -246,16 +233,15 @@ class Accumulator(Generic[DeliveryType]):
     def join(self, record: WaitingRecord, route: Route) -> None:
         """Put a record that waited into its batch. The caller holds the lock. Raises RecordTooLarge."""
         size = record.size
-        if size > self._max_record_bytes:  # it waited for this to be known, too
+        if size > self._limits.max_record_bytes:  # it waited for this to be known, too
             self._refuse(size)
         if record.partition is not None:
             lane = route.lanes[record.partition]
         elif record.key is not None:
-            lane = route.lanes[_partition_for_key(record.key, len(route.lanes))]
+            lane = route.lanes[partition_for_recurring_key(record.key, len(route.lanes))]
         else:
             lane = route.current
-            batch = lane.open
-            if batch is None or batch.count == self._batch_records or batch.size + size > self._batch_bytes:
+            if not self._limits.leave_room(lane.open, size):
                 lane = route.advance()
         batch, _ = self._batch_for(lane, size, record.sent_at)
         batch.parts += (record.head, record.value)
@@ -263,14 +249,77 @@ class Accumulator(Generic[DeliveryType]):
         batch.count += 1
         record.join(batch, batch.count - 1)
 
+    # Many records
+
+    def take(self, topic: str, portion: Portion) -> None:
+        """Take many records. Raises BufferFull, ClientClosed: then none of them was taken."""
+        with self.lock:
+            if self._closed:
+                raise ClientClosed("the producer is closed")
+            if self._buffered_bytes + portion.size > self._buffer_bytes:
+                raise BufferFull(f"the buffer of {self._buffer_bytes} bytes is full")
+            portion.sent_at = time.monotonic()
+            portion.deadline = portion.sent_at + self._settings.delivery_timeout_s
+            route = self._routes.get(topic)
+            if route is None or not self._all_fit(portion, route):
+                # Whatever is wrong is found out, and told, where those that wait are let go.
+                self._routes.pop(topic, None)
+                tell = self._ask if self.backlog.put(topic, portion) else _nobody
+            else:
+                self.join_many(portion, route)
+                tell = self._wake
+            self._buffered_bytes += portion.size
+        tell()
+
+    def _all_fit(self, portion: Portion, route: Route) -> bool:
+        assert portion.encoded is not None
+        if max(portion.encoded.sizes) > self._limits.max_record_bytes:
+            return False
+        if portion.partitions is None:
+            return self.partitioner is None
+        return all(partition is None or partition < len(route.lanes) for partition in portion.partitions)
+
+    def choose(self, topic: str, portion: Portion) -> None:
+        """Let the application choose partitions, if there are any yet. Raises PartitionerFailed."""
+        route = self._routes.get(topic)
+        if self.partitioner is not None and route is not None:
+            portion.choose(self.partitioner, topic, len(route.lanes))
+
+    def check(self, portion: Portion) -> None:
+        """Raises RecordTooLarge for a record that is never taken, as far as that is known."""
+        assert portion.encoded is not None
+        largest = max(portion.encoded.sizes)
+        if largest > self._limits.max_record_bytes:
+            self._refuse(largest)
+
+    def require_room(self, size: int) -> None:
+        """Raises BufferFull if so many bytes would not all be taken now."""
+        with self.lock:
+            if self._buffered_bytes + size > self._buffer_bytes:
+                raise BufferFull(f"the buffer of {self._buffer_bytes} bytes has no room for {size}")
+
+    def join_many(self, portion: Portion, route: Route) -> list[tuple[RefusedRows, CursusError]]:
+        """Put the records of a portion into their batches. Answers those that can go nowhere, which the caller fails
+        when it does not hold the lock any more, as it does now."""
+        return join_many(portion, route, self._limits, self._batch_for)
+
+    def refuse_many(self, portions: Iterable[Portion], error: CursusError) -> None:
+        """Fail portions that were never taken. For the event loop, without the lock."""
+        for portion in portions:
+            self._records_failed += portion.count
+            portion.fail(error)
+            if self._on_delivery is not None:
+                report(self._on_delivery, portion)
+
     def released(self, *, more: bool) -> None:
         """Waiting records went to their batches; `more` follow at once. The caller holds the lock."""
         self._releasing = more
         self._judge()
 
-    def fail_waiting(self, records: list[WaitingRecord], error: CursusError) -> None:
+    def fail_waiting(self, records: Sequence[Waiting | RefusedRows], error: CursusError) -> None:
         """Tell records that were taken out of the backlog. For the event loop, without the lock."""
         self._give_back(sum(record.size for record in records))
+        self._records_failed += sum(record.count for record in records)
         for record in records:
             record.fail(error)
             if self._on_delivery is not None:
@@ -283,8 +332,11 @@ class Accumulator(Generic[DeliveryType]):
     def limit(self, max_batch_bytes: int) -> None:
         """The largest set the brokers take: no batch and no record may be larger."""
         with self.lock:
-            self._batch_bytes = min(self._settings.batch_bytes, max_batch_bytes)
-            self._max_record_bytes = min(self._buffer_bytes, max_batch_bytes)
+            self._limits = replace(
+                self._limits,
+                batch_bytes=min(self._settings.batch_bytes, max_batch_bytes),
+                max_record_bytes=min(self._buffer_bytes, max_batch_bytes),
+            )
 
     # Routes
 
@@ -413,6 +465,12 @@ class Accumulator(Generic[DeliveryType]):
                 del self._unsettled[verdict.batch]
         self._give_back(sum(verdict.batch.size for verdict in verdicts))
         for batch, error, base_offset, append_time_ms in verdicts:
+            if error is None:
+                self._records_stored += batch.count
+                self._bytes_stored += batch.size
+                self._batches_stored += 1
+            else:
+                self._records_failed += batch.count
             batch.parts = []
             batch.packed = None
             if error is None:
@@ -448,29 +506,17 @@ class Accumulator(Generic[DeliveryType]):
     def buffered_bytes(self) -> int:
         return self._buffered_bytes
 
-
-def as_bytes(name: str, value: object) -> bytes:
-    """Raises TypeError for what is neither bytes-like nor text."""
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value)
-    raise TypeError(f"{name} must be bytes or str, not {type(value).__name__}")
-
-
-def _encode(value: bytes | str | None, key: bytes | None, attributes: Attributes) -> bytes:
-    return encode_record(
-        None if value is None else as_bytes("value", value),
-        key=key,
-        timestamp_ms=attributes.timestamp_ms,
-        headers=[
-            (name, None if content is None else as_bytes("header", content)) for name, content in attributes.headers
-        ],
-        event_type=attributes.event_type,
-        schema_version=attributes.schema_version,
-        aggregate_version=attributes.aggregate_version,
-        metadata=attributes.metadata,
-    )
+    def statistics(self) -> ProducerStatistics:
+        """For the event loop."""
+        return ProducerStatistics(
+            self._records_stored,
+            self._bytes_stored,
+            self._batches_stored,
+            self._records_failed,
+            self.batches_resent,
+            sum(len(lane.in_flight) for lane in self.lanes()),
+            self._buffered_bytes,
+        )
 
 
 def _nobody() -> None:

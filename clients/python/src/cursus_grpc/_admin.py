@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from cursus_grpc import _convert, _rpcs
+from cursus_grpc import _convert, _lookups, _rpcs
 from cursus_grpc._channel import Connections, ConnectionSettings, parse_bootstrap
 from cursus_grpc._retry import Deadline
 from cursus_grpc._status import from_status
@@ -21,6 +21,7 @@ from cursus_grpc.types import (
     ListedOffset,
     OffsetAndMetadata,
     OffsetChange,
+    PartitionInfo,
     Place,
     ProducerState,
     TopicConfig,
@@ -72,6 +73,7 @@ class AsyncAdmin:
         await self.close()
 
     async def close(self) -> None:
+        """Let go of the connections."""
         self._closed = True
         if self._connections is not None:
             await self._connections.close()
@@ -141,14 +143,12 @@ class AsyncAdmin:
         request = topic_pb.AddPartitionsRequest(name=name, partition_count=partitions)
         return _convert.topic_from_proto((await self._call(_rpcs.ADD_PARTITIONS, request)).topic)
 
-    async def list_offsets(self, topic: str, at: Place, partitions: Collection[int] = ()) -> dict[int, ListedOffset]:
-        """Look a place up in these partitions, or in all. Raises TopicNotFound, PartitionNotFound, OffsetOutOfRange."""
-        found: dict[int, ListedOffset] = {}
-        for part in portions(list(partitions)):
-            request = topic_pb.ListOffsetsRequest(topic=topic, partitions=part, at=_convert.place_to_proto(at))
-            response = await self._call(_rpcs.LIST_OFFSETS, request)
-            found.update((one.partition, _convert.listed_from_proto(one)) for one in response.offsets)
-        return found
+    async def list_offsets(
+        self, topic: str, at: Place, partitions: Collection[int] = (), *, sync: bool = False
+    ) -> dict[int, ListedOffset]:
+        """Look a place up in these partitions, or in all. With `sync` the broker first syncs what is written, so that
+        `synced_offset` tells of all of it. Raises TopicNotFound, PartitionNotFound, OffsetOutOfRange."""
+        return await _lookups.list_offsets(self._connected(), topic, at, partitions, sync=sync)
 
     async def find_truncations(
         self, positions: Mapping[TopicPartition, OffsetAndMetadata]
@@ -180,6 +180,14 @@ class AsyncAdmin:
             response = await self._call(_rpcs.DELETE_RECORDS, request)
             left.update((one.partition, one.earliest_offset) for one in response.partitions)
         return left
+
+    async def reopen_partition(self, topic: str, partition: int) -> tuple[bool, PartitionInfo]:
+        """Have the broker open a partition anew whose disk had refused a sync, or whose files were restored. Answers
+        whether that was needed, and the state it is in. Raises TopicNotFound, PartitionNotFound, PartitionDamaged,
+        StorageFailed."""
+        request = topic_pb.ReopenPartitionRequest(topic=topic, partition=partition)
+        response = await self._call(_rpcs.REOPEN_PARTITION, request)
+        return response.reopened, _convert.partition_from_proto(response.partition)
 
     async def describe_producers(
         self, topic: str, partition: int, producer_ids: Collection[bytes]

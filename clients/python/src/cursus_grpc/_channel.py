@@ -80,6 +80,8 @@ class Connections:
         self.settings = settings
         self._channels: dict[str, Channel] = {}
         self._bootstrap = list(settings.bootstrap)
+        self.reached = False
+        """Whether a connection to a broker ever stood: if not, the addresses may be wrong."""
         self._closed = False
 
     def channel(self, address: str) -> Channel:
@@ -92,10 +94,11 @@ class Connections:
         return found
 
     def _open(self, address: str) -> Channel:
-        tls = self.settings.tls
+        tls, name = self.settings.tls, self.settings.client_id
         if tls is None:
-            return Channel(address, limits=_LIMITS)
-        return Channel(address, limits=_LIMITS, tls=_tls.context(tls), server_name=tls.server_name)
+            return Channel(address, limits=_LIMITS, application=name)
+        context = _tls.context(tls)
+        return Channel(address, limits=_LIMITS, tls=context, server_name=tls.server_name, application=name)
 
     async def close(self) -> None:
         """Ends every call on every channel."""
@@ -179,6 +182,7 @@ class Connections:
                     stage = self.channel(address).stage
                     reasons.setdefault(address, f"{stage} takes longer than {share_s:.3g} s")
                 else:
+                    self.reached = True
                     return address
                 self._prefer_others(address)
             pause_s = backoff.next_s()

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
-from cursus_grpc import _convert, _rpcs
+from cursus_grpc import _convert, _rpcs, _tasks
 from cursus_grpc._admin import raise_refused
 from cursus_grpc._channel import Connections
 from cursus_grpc._membership import Membership
@@ -109,7 +109,7 @@ class Commits:
             if callback is not None:
                 callback(offsets, error)
 
-        task = asyncio.create_task(work(), name="cursus-commit")
+        task = _tasks.start(work(), "cursus-commit")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

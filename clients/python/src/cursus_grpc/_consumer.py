@@ -7,17 +7,27 @@ import inspect
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Generic, Self, Unpack
 
+from cursus_grpc import _tasks
 from cursus_grpc._channel import parse_bootstrap
 from cursus_grpc._commits import CommitCallback
 from cursus_grpc._consumer_core import ConsumerCore
 from cursus_grpc._consumer_settings import ConsumerOptions, ConsumerSettings
 from cursus_grpc._reading import Chunk, Failure, Reading, Truncated, hand_out, take_batch, unfinished
-from cursus_grpc._records import Record, StoredBatch
+from cursus_grpc._records import Deserializers, Key, Record, StoredBatch, Value, by_partition
 from cursus_grpc._retry import Deadline
 from cursus_grpc.errors import ClientClosed
-from cursus_grpc.types import BEGINNING, CommittedOffset, OffsetAndMetadata, Start, TopicPartition
+from cursus_grpc.types import (
+    BEGINNING,
+    END,
+    CommittedOffset,
+    ConsumerStatistics,
+    OffsetAndMetadata,
+    Start,
+    Subscription,
+    TopicPartition,
+)
 
 AsyncRebalanceCallback = Callable[[Sequence[TopicPartition]], Awaitable[object] | object]
 """Told of partitions that come or go. May be a coroutine function."""
@@ -29,6 +39,8 @@ from. May be a coroutine function."""
 Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
 
 CLOSE_S = 10.0
+
+NOT_CLOSED = "a consumer was not closed: its group waits for it"
 
 
 def as_commits(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -52,7 +64,7 @@ def places(readings: Iterable[Reading]) -> list[TopicPartition]:
     return [reading.place for reading in readings]
 
 
-class AsyncConsumer:
+class AsyncConsumer(Generic[Value, Key]):
     """Reads records, as a member of a group or of partitions it is told. For one task at a time.
 
     With a group every record is handed out at least once: what counts as processed, that is everything before the
@@ -77,6 +89,8 @@ class AsyncConsumer:
         on_revoked: AsyncRebalanceCallback | None = None,
         on_lost: AsyncRebalanceCallback | None = None,
         on_truncated: AsyncTruncationCallback | None = None,
+        value_deserializer: Callable[[bytes], Value] | None = None,
+        key_deserializer: Callable[[bytes], Key] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
         """With `topics` or a `pattern` the consumer subscribes when it starts; else call `subscribe` or `assign`.
@@ -85,8 +99,12 @@ class AsyncConsumer:
         or damage at the broker has cut a log below what was read: the records from `offset` up to `position` are gone,
         and what is read next begins at `offset`. With `reset="error"` LogTruncated is raised instead.
 
+        The deserializers make values and keys of bytes when one looks at them; null they are not asked for.
+
         Raises ValueError for addresses and options that make no sense.
         """
+        deserializers = Deserializers(value_deserializer, key_deserializer)
+        self._deserializers = deserializers if deserializers.any else None
         self._core: ConsumerCore | None = None
         self._bootstrap = parse_bootstrap(bootstrap)
         self._settings = ConsumerSettings(**options)
@@ -96,7 +114,7 @@ class AsyncConsumer:
         self._on_truncated = on_truncated
         self._arrived = asyncio.Event()
         self._chunk: Chunk | None = None
-        self._hand: Iterator[Record] = iter(())
+        self._hand: Iterator[Record[Value, Key]] = iter(())
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -110,13 +128,14 @@ class AsyncConsumer:
 
     def __del__(self) -> None:
         if self._core is not None and not self._closed:
-            warnings.warn("a consumer was not closed: its group waits for it", ResourceWarning, stacklevel=2)
+            _tasks.finish_soon(self._core.loop, self._core.abandon)
+            warnings.warn(NOT_CLOSED, ResourceWarning, stacklevel=2, source=self)
 
     async def _started(self) -> ConsumerCore:
         if self._closed:
             raise ClientClosed("the consumer is closed")
         if self._core is None:
-            self._core = ConsumerCore(self._bootstrap, self._settings, self._arrived)
+            self._core = ConsumerCore(self._bootstrap, self._settings, self._arrived, self._deserializers)
             if self._topics or self._pattern:
                 await self._core.subscribe(self._topics, self._pattern)
         return self._core
@@ -157,18 +176,30 @@ class AsyncConsumer:
         """The partitions the consumer reads now."""
         return set(self._core.assignment) if self._core is not None else set()
 
+    async def unsubscribe(self) -> None:
+        """Leave the group, or let go of the partitions assigned: the consumer reads nothing until it is told to again.
+        `on_revoked` is called, and what was processed is committed with `auto_commit`, as when partitions go to another
+        member."""
+        core = await self._started()
+        await self._tell(self._on_revoked, list(core.assignment))
+        await core.unsubscribe()
+
+    def subscription(self) -> Subscription | None:
+        """What the consumer subscribed to; None if it did not."""
+        return self._core.subscription if self._core is not None else None
+
     # Records
 
-    def __aiter__(self) -> AsyncIterator[Record]:
+    def __aiter__(self) -> AsyncIterator[Record[Value, Key]]:
         return self._iterate()
 
-    async def _iterate(self) -> AsyncIterator[Record]:
+    async def _iterate(self) -> AsyncIterator[Record[Value, Key]]:
         while True:
             for record in self._hand:
                 yield record
             await self._next_hand(Deadline(None))
 
-    async def poll(self, timeout_s: float | None = None) -> Record | None:
+    async def poll(self, timeout_s: float | None = None) -> Record[Value, Key] | None:
         """The next record; None if there is none within the timeout. Raises what keeps a partition from being read."""
         deadline = Deadline(timeout_s)
         while (record := next(self._hand, None)) is None:
@@ -176,10 +207,10 @@ class AsyncConsumer:
                 return None
         return record
 
-    async def poll_batch(self, max_records: int = 500, timeout_s: float | None = None) -> list[Record]:
+    async def poll_batch(self, max_records: int = 500, timeout_s: float | None = None) -> list[Record[Value, Key]]:
         """Up to `max_records` records, at least one if there is any within the timeout. All of them count as processed
         when the consumer is asked for more."""
-        core, taken = await self._started(), list[Record]()
+        core, taken = await self._started(), list[Record[Value, Key]]()
         self._hand = iter(())
         chunk = await self._next_chunk(Deadline(timeout_s))
         while chunk is not None:
@@ -188,6 +219,12 @@ class AsyncConsumer:
                 break
             self._chunk = chunk = core.take_more()
         return taken
+
+    async def poll_many(
+        self, max_records: int = 500, timeout_s: float | None = None
+    ) -> dict[TopicPartition, list[Record[Value, Key]]]:
+        """What `poll_batch` returns, by partition: those that have records, each with its own in order."""
+        return by_partition(await self.poll_batch(max_records, timeout_s))
 
     async def _next_hand(self, deadline: Deadline) -> bool:
         """Begin to hand out the next chunk. False at the deadline."""
@@ -214,8 +251,9 @@ class AsyncConsumer:
             if isinstance(found, Truncated):
                 await self._tell_truncated(found)
                 continue
-            await self._tell(self._on_revoked, places(found.revoked))
-            await self._tell(self._on_lost or self._on_revoked, places(found.lost))
+            revoked, lost = places(found.revoked), places(found.lost)
+            await self._tell(self._on_revoked, revoked)
+            await self._tell(self._on_lost or self._on_revoked, lost)
             await core.prepare(found)
             await self._tell(self._on_assigned, places(found.assigned))
             await core.finish(found)
@@ -243,7 +281,7 @@ class AsyncConsumer:
 
     async def range(
         self, topic: str, partition: int, start: Start = BEGINNING, end_offset: int | None = None
-    ) -> AsyncIterator[Record]:
+    ) -> AsyncIterator[Record[Value, Key]]:
         """The records of one partition from a place up to, not including, `end_offset` (default: the end as it is
         now), independent of what the consumer is assigned. Raises OffsetOutOfRange, TopicNotFound, PartitionNotFound,
         and LogTruncated if the log is cut below what was read, or has been since the epoch of a bookmark to start at.
@@ -291,6 +329,10 @@ class AsyncConsumer:
         """Hand out nothing of these partitions until they are resumed. Raises ValueError if one is not assigned."""
         await (await self._started()).pause(partitions)
 
+    def paused(self) -> set[TopicPartition]:
+        """The partitions that are paused now."""
+        return self._core.paused() if self._core is not None else set()
+
     async def resume(self, *partitions: TopicPartition) -> None:
         """Go on with paused partitions. Raises ValueError if one is not assigned."""
         await (await self._started()).resume(partitions)
@@ -307,6 +349,24 @@ class AsyncConsumer:
     async def lag(self, partition: TopicPartition) -> int:
         """How many records lie between the position and the end of the log. Raises ValueError likewise."""
         return await (await self._started()).lag(partition)
+
+    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset that is retained of each partition, whether assigned or not. Raises TopicNotFound,
+        PartitionNotFound, and BrokerUnreachable or DeadlineExceeded."""
+        return await (await self._started()).edges(partitions, BEGINNING)
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset that the next record of each partition will get. Raises as `beginning_offsets`."""
+        return await (await self._started()).edges(partitions, END)
+
+    async def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """The first offset stored at or after a time, in milliseconds since 1970, for each partition; None if there is
+        none yet. Raises as `beginning_offsets`."""
+        return await (await self._started()).offsets_for_times(times)
+
+    async def statistics(self) -> ConsumerStatistics:
+        """What was received, and how far the consumer is: what `on_statistics` is called with. Asks no broker."""
+        return (await self._started()).statistics()
 
     # Commits
 

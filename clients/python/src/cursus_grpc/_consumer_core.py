@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from cursus_grpc import _convert, _rpcs
+from cursus_grpc import _convert, _lookups, _tasks
 from cursus_grpc._channel import Connections, ConnectionSettings
 from cursus_grpc._commits import CommitCallback, Commits, unsaved
 from cursus_grpc._consumer_settings import ConsumerSettings
@@ -28,17 +28,22 @@ from cursus_grpc._reading import (
     Truncated,
     unfinished,
 )
+from cursus_grpc._records import Deserializers
 from cursus_grpc._retry import Deadline
+from cursus_grpc._statistics import tell_now_and_then
 from cursus_grpc.errors import CommitFailed, CursusError, DeadlineExceeded, NoCommittedOffset, OffsetOutOfRange
 from cursus_grpc.types import (
     BEGINNING,
     END,
     CommittedOffset,
+    ConsumerStatistics,
     OffsetAndMetadata,
+    PartitionProgress,
+    Place,
     Start,
+    Subscription,
     TopicPartition,
 )
-from cursus_proto.v1 import topic_service_pb2 as topic_pb
 
 _log = logging.getLogger("cursus_grpc")
 
@@ -55,10 +60,17 @@ def known_start(start: Start) -> tuple[int, int | None]:
 class ConsumerCore:
     """Made and used on one event loop, but for the methods that say otherwise."""
 
-    def __init__(self, bootstrap: tuple[str, ...], settings: ConsumerSettings, arrived: Signal) -> None:
+    def __init__(
+        self,
+        bootstrap: tuple[str, ...],
+        settings: ConsumerSettings,
+        arrived: Signal,
+        deserializers: Deserializers | None = None,
+    ) -> None:
         """`arrived` wakes the application when there is something to take."""
         self.settings = settings
-        self.inbox = Inbox(arrived, settings.unpacked_within)
+        self.loop = asyncio.get_running_loop()
+        self.inbox = Inbox(arrived, settings.unpacked_within, deserializers)
         self.assignment: dict[TopicPartition, Reading] = {}
         """What the application reads, as far as it has been told."""
         self._connections = Connections(
@@ -66,11 +78,16 @@ class ConsumerCore:
         )
         self._cluster = ClusterView(self._connections)
         self.commits = Commits(settings.group, self._connections, self.assignment, self._ask_again)
+        self.subscription: Subscription | None = None
         self._membership: Membership | None = None
         self._streams: dict[TopicPartition, PartitionStream] = {}
         self._ranges: set[RangeReader] = set()
         self._in_hand: list[Reading] = []
         self._auto_commit: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
+        if settings.on_statistics is not None:
+            telling = tell_now_and_then(self.statistics, settings.on_statistics, settings.statistics_interval_s)
+            self._telling = _tasks.start(telling, "cursus-statistics")
 
     # What to read
 
@@ -85,6 +102,7 @@ class ConsumerCore:
         for name in [*names, pattern]:
             _convert.require_text("a topic's name or pattern", name)
         self._require_unused()
+        self.subscription = Subscription(frozenset(names), pattern)
         self._membership = Membership(
             MembershipSettings(
                 group=settings.group,
@@ -125,6 +143,31 @@ class ConsumerCore:
             if found.offset is not None and found.truncated_from is not None:
                 tell_truncation(self.inbox, Truncated(self.assignment[place], found.truncated_from, found.offset))
         self._start_auto_commit()
+
+    async def unsubscribe(self) -> None:
+        """Commit what was processed, if that happens automatically, leave the group, and read nothing any more."""
+        for reading in self.assignment.values():
+            reading.stop()
+        if self._auto_commit is not None:
+            await self._commit_safe(list(self.assignment.values()))
+        await self._let_go(list(self.assignment.values()))
+        if self._membership is not None:
+            await self._membership.leave(self.settings.request_timeout_s)
+        self._membership = self.subscription = None
+        # What was to be told of the old subscription is void with it.
+        self.inbox.forget()
+
+    def statistics(self) -> ConsumerStatistics:
+        """For the event loop, on which partitions come and go."""
+        progress = {
+            place: PartitionProgress(None if reading.position == UNKNOWN else reading.position, reading.end_offset)
+            for place, reading in self.assignment.items()
+        }
+        inbox = self.inbox
+        return ConsumerStatistics(inbox.records_received, inbox.bytes_received, inbox.bytes_held(), progress)
+
+    def paused(self) -> set[TopicPartition]:
+        return {place for place, reading in self.assignment.items() if reading.paused}
 
     def _require_unused(self) -> None:
         if self._membership is not None or self.assignment:
@@ -176,7 +219,11 @@ class ConsumerCore:
 
     def take(self, previous: Chunk | None) -> Event | Chunk | None:
         """What is next for the application, None if it has to wait. `previous` is what it was given last. Everything
-        handed out before counts as processed, since the application has come back for more. For its own thread."""
+        handed out before counts as processed, since the application has come back for more. For its own thread.
+
+        Raises ValueError if there is nothing to read, so that nothing would ever come."""
+        if self._membership is None and not self.assignment:
+            raise ValueError("the consumer has nothing to read: subscribe to topics, or assign partitions, first")
         for reading in self._in_hand:
             reading.settle()
         self._in_hand.clear()
@@ -199,7 +246,7 @@ class ConsumerCore:
         """After the application has let go of what it lost, and before it is told what it gets."""
         if self.settings.auto_commit and rebalance.revoked:
             await self._commit_safe(rebalance.revoked)
-        await self._let_go([*rebalance.revoked, *rebalance.lost])
+        await self._let_go(rebalance.gone)
         # Also what is taken away again by a change that waits behind this one: the application is told of both in turn.
         for reading in rebalance.assigned:
             self.assignment[reading.place] = reading
@@ -231,7 +278,7 @@ class ConsumerCore:
             reading.paused = True
             self._detach()
 
-    async def _let_go(self, readings: list[Reading]) -> None:
+    async def _let_go(self, readings: Sequence[Reading]) -> None:
         for reading in readings:
             reading.gone = True
             if self.assignment.get(reading.place) is reading:
@@ -305,13 +352,21 @@ class ConsumerCore:
         return max(0, await self.end_offset(place) - position)
 
     async def end_offset(self, place: TopicPartition) -> int:
-        request = topic_pb.ListOffsetsRequest(topic=place[0], partitions=[place[1]], at=_convert.place_to_proto(END))
-        return (await self._connections.call(_rpcs.LIST_OFFSETS, request)).offsets[0].offset
+        (found,) = (await self.edges([place], END)).values()
+        return found
+
+    async def edges(self, partitions: Iterable[TopicPartition], edge: Place) -> dict[TopicPartition, int]:
+        """Raises TopicNotFound, PartitionNotFound, and what calls raise."""
+        return await _lookups.edges(self._connections, partitions, edge)
+
+    async def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """Raises TopicNotFound, PartitionNotFound, and what calls raise."""
+        return await _lookups.at_times(self._connections, times)
 
     async def open_range(self, place: TopicPartition, start: Start, end_offset: int | None) -> RangeReader:
         """Read one partition from a place up to an offset (None: the end as it is now), beside everything else."""
         _convert.require_text("the topic's name", place.topic)
-        inbox = Inbox(arrived := asyncio.Event(), self.settings.unpacked_within)
+        inbox = Inbox(arrived := asyncio.Event(), self.settings.unpacked_within, self.inbox.deserializers)
         stream = PartitionStream(
             Reading(place, *known_start(start)),
             start.offset if isinstance(start, OffsetAndMetadata) else start,
@@ -359,7 +414,7 @@ class ConsumerCore:
 
     def _start_auto_commit(self) -> None:
         if self.settings.auto_commit and self.settings.group is not None and self._auto_commit is None:
-            self._auto_commit = asyncio.create_task(self._commit_now_and_then(), name="cursus-auto-commit")
+            self._auto_commit = _tasks.start(self._commit_now_and_then(), "cursus-auto-commit")
 
     async def _commit_now_and_then(self) -> None:
         while True:
@@ -394,6 +449,17 @@ class ConsumerCore:
                     await self._commit_safe([one for one in self.assignment.values() if not one.gone])
         except TimeoutError:
             _log.warning("the last commit did not end in time")
+        await self._let_all_go(deadline)
+
+    async def abandon(self) -> None:
+        """Let go without a word, as a process that dies: what is not committed comes again."""
+        if self._auto_commit is not None:
+            self._auto_commit.cancel()
+        await self._let_all_go(Deadline(0.0))
+
+    async def _let_all_go(self, deadline: Deadline) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
         await self.commits.close()
         if self._membership is not None:
             await self._membership.leave(deadline.left_s() or 0.0)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypedDict
 
 from cursus_grpc._channel import MIB
 from cursus_grpc._convert import STRATEGIES, require_text
-from cursus_grpc.types import TLS, Reset, Strategy
+from cursus_grpc.types import TLS, ConsumerStatistics, Reset, Strategy
 from cursus_proto.bounds import MAX_UNPACKED_BYTES, MAX_UNPACKED_RECORDS, Bounds
 
 
@@ -25,6 +26,8 @@ class ConsumerOptions(TypedDict, total=False):
     rebalance_timeout_ms: int
     strategy: Strategy | None
     instance_id: str
+    on_statistics: Callable[[ConsumerStatistics], object] | None
+    statistics_interval_s: float
     client_id: str
     request_timeout_s: float
     tls: TLS | None
@@ -51,9 +54,13 @@ class ConsumerSettings:
     rebalance_timeout_ms: int = 10_000
     """How long the application may take to come back for more records before a partition is taken from it."""
     strategy: Strategy | None = None
-    """How the group shares partitions. None: as it does already, `modulo` for a new group."""
+    """How the group shares partitions. None: as it does already; a new one moves as few as
+    it can (`sticky`), unless a client of the older protocol is its first member (`modulo`)."""
     instance_id: str = ""
     """Static membership: a consumer that comes back under this name keeps its partitions."""
+    on_statistics: Callable[[ConsumerStatistics], object] | None = None
+    """Called at the interval, on the client's own thread, which it must not block."""
+    statistics_interval_s: float = 5.0
     client_id: str = "cursus-python"
     request_timeout_s: float = 30.0
     tls: TLS | None = None
@@ -65,6 +72,8 @@ class ConsumerSettings:
             raise ValueError(f"strategy is one of {', '.join(STRATEGIES)}, not {self.strategy!r}")
         if self.auto_commit_interval_ms <= 0 or self.prefetch_bytes < 1 or self.request_timeout_s <= 0:
             raise ValueError("auto_commit_interval_ms, prefetch_bytes and request_timeout_s must be positive")
+        if self.statistics_interval_s <= 0:
+            raise ValueError("statistics_interval_s must be positive")
         if min(self.max_unpacked_bytes, self.max_unpacked_records) < 1:
             raise ValueError("max_unpacked_bytes and max_unpacked_records must be positive")
         if self.group == "":

@@ -22,6 +22,7 @@ from cursus_grpc.types import (
     PartitionLeader,
     Place,
     ProducerState,
+    RecoveryCut,
     Strategy,
     Timestamp,
     TopicConfig,
@@ -94,25 +95,34 @@ def config_to_proto(config: TopicConfig) -> topic_pb.TopicConfig:
 
 
 def topic_from_proto(topic: topic_pb.Topic) -> TopicInfo:
-    stated = {name: getattr(topic.config, name) for name in _CONFIG_FIELDS if topic.config.HasField(name)}
-    config = TopicConfig(**stated, labels=dict(topic.config.labels))
+    config = config_from_proto(topic.config)
     return TopicInfo(topic.name, topic.partition_count, config, topic.created_ms, topic.topic_id)
 
 
+def config_from_proto(config: topic_pb.TopicConfig) -> TopicConfig:
+    stated = {name: getattr(config, name) for name in _CONFIG_FIELDS if config.HasField(name)}
+    return TopicConfig(**stated, labels=dict(config.labels))
+
+
 def description_from_proto(response: topic_pb.DescribeTopicResponse) -> TopicDescription:
-    partitions = tuple(
-        PartitionInfo(
-            part.partition,
-            part.earliest_offset,
-            part.next_offset,
-            part.synced_offset,
-            part.size_bytes,
-            part.segment_count,
-            part.damage,
-        )
-        for part in response.partitions
+    effective = config_from_proto(response.effective_config) if response.HasField("effective_config") else None
+    partitions = tuple(map(partition_from_proto, response.partitions))
+    return TopicDescription(topic_from_proto(response.topic), partitions, effective)
+
+
+def partition_from_proto(part: topic_pb.PartitionDescription) -> PartitionInfo:
+    cut = part.recovery_cut
+    return PartitionInfo(
+        part.partition,
+        part.earliest_offset,
+        part.next_offset,
+        part.synced_offset,
+        part.size_bytes,
+        part.segment_count,
+        part.damage,
+        part.refusal,
+        RecoveryCut(cut.offset, cut.record_count, cut.bytes, cut.cause) if part.HasField("recovery_cut") else None,
     )
-    return TopicDescription(topic_from_proto(response.topic), partitions)
 
 
 def listed_from_proto(one: topic_pb.ListedOffset) -> ListedOffset:
@@ -149,7 +159,7 @@ def summary_from_proto(summary: group_pb.GroupSummary) -> GroupSummary:
         _STATES.get(summary.state, "unknown"),
         summary.member_count,
         summary.generation,
-        _STRATEGY_NAMES.get(summary.strategy, "modulo"),
+        _STRATEGY_NAMES.get(summary.strategy),
     )
 
 
@@ -165,6 +175,8 @@ def group_from_proto(response: group_pb.DescribeGroupResponse) -> GroupDescripti
             tuple(TopicPartition(place.topic, place.partition) for place in member.partitions),
             member.session_timeout_ms,
             member.synced,
+            member.joined_ms,
+            member.last_heartbeat_ms,
         )
         for member in response.members
     )
@@ -182,7 +194,7 @@ def group_from_proto(response: group_pb.DescribeGroupResponse) -> GroupDescripti
         )
         for part in response.partitions
     )
-    return GroupDescription(summary_from_proto(response.summary), members, partitions)
+    return GroupDescription(summary_from_proto(response.summary), members, partitions, response.rebalanced_ms or None)
 
 
 def committed_from_proto(response: group_pb.FetchOffsetsResponse) -> dict[TopicPartition, CommittedOffset]:
@@ -268,4 +280,5 @@ def broker_from_proto(info: cluster_pb.GetBrokerInfoResponse) -> BrokerInfo:
         info.disk_free_bytes,
         info.disk_total_bytes,
         info.log_bytes,
+        info.disk_full,
     )

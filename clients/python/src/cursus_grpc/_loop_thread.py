@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
+from cursus_grpc import _tasks
+
 T = TypeVar("T")
 
 _EXIT_S: Final = 2.0
@@ -91,10 +93,20 @@ class LoopThread:
 
         return self.run(call())
 
-    def _stop(self) -> None:
+    def finish_soon(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Let a client that was dropped without being closed end. For any thread, at any time."""
         if self._pid == os.getpid():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(_EXIT_S)
+            _tasks.finish_soon(self._loop, close)
+
+    def _stop(self) -> None:
+        if self._pid != os.getpid():
+            return
+        # What clients that were not closed still do: it would be destroyed in the middle, and complain.
+        ended = asyncio.run_coroutine_threadsafe(_tasks.end_all(), self._loop)
+        with contextlib.suppress(TimeoutError):
+            ended.result(_EXIT_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_EXIT_S)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

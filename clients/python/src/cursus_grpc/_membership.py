@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cursus_grpc import _tasks
 from cursus_grpc._channel import Connections, exchange, read, write
 from cursus_grpc._convert import STRATEGIES, place_to_proto
 from cursus_grpc._partition_stream import Credit, skipped, tell_truncation
@@ -78,13 +79,15 @@ class Membership:
         self._committed = committed
         self._take_over = take_over
         self._owned: dict[TopicPartition, Reading] = {}
+        self._to_let_go: set[Reading] = set()
+        """Revoked, and the application has not taken note yet."""
         self._credit = Credit(settings.prefetch_bytes)
         self._outgoing: deque[pb.SubscribeRequest] = deque()
         self._has_outgoing = asyncio.Event()
         self._stream = 0
         self._stands = False
         self._leaving = False
-        self._task = asyncio.create_task(self._run(), name=f"cursus-member-{settings.group}")
+        self._task = _tasks.start(self._run(), f"cursus-member-{settings.group}")
 
     def detach(self) -> None:
         """Take no more batches from the subscription. The caller reads the partitions itself from now on."""
@@ -96,6 +99,8 @@ class Membership:
 
     def acknowledge(self, rebalance: Rebalance) -> None:
         """The application has taken note of a rebalance and let go of what it lost."""
+        for reading in rebalance.gone:
+            self._to_let_go.discard(reading)
         if rebalance.stream == self._stream:
             ack = pb.AssignmentAck(generation=rebalance.generation)
             self._outgoing.append(pb.SubscribeRequest(assignment_ack=ack))
@@ -120,6 +125,8 @@ class Membership:
             except MemberNotFound:
                 self.member_id = ""  # the session ended; the next one begins as somebody new
             except CursusError as error:
+                if self._leaving:
+                    return  # a broker with batches on their way cuts them off, and that is what was asked for
                 if not error.retriable:
                     self._inbox.put_event(Failure(error))
                     return
@@ -160,11 +167,13 @@ class Membership:
     async def _find_broker(self) -> str:
         """By a call: it finds one that serves, or tells why there is none."""
         try:
-            _, address = await self._connections.call_any(GET_BROKER_INFO, GetBrokerInfoRequest())
+            # Without patience as long as there was none: the address may be wrong, which is told at once. Later on the
+            # broker is waited for.
+            patient = self._connections.reached
+            _, address = await self._connections.call_any(GET_BROKER_INFO, GetBrokerInfoRequest(), patient=patient)
         except CursusError as error:
-            if self._stream == 0 and error.retriable:
-                # Nobody there from the start: the address may be wrong. Later on it is waited out.
-                self._inbox.put_event(Failure(error))
+            if not self._connections.reached and error.retriable:
+                self._inbox.tell_trouble(error)
             raise
         return address
 
@@ -214,6 +223,14 @@ class Membership:
         for reading in gone:
             reading.gone = True
             del self._owned[reading.place]
+            if resumed:
+                # On a new stream nobody asked us to let go: what is missing was taken away in our absence.
+                reading.lost = True
+        # Until we let go the broker names it again, unless our time was over and another member has it.
+        still_held = {TopicPartition(one.topic, one.partition) for one in assignment.revoked} | starts.keys()
+        for reading in self._to_let_go:
+            reading.lost = reading.lost or reading.place not in still_held
+        self._to_let_go.update(gone)
         for place, reading in self._owned.items():
             # On the same stream only a topic that was deleted and made anew changes the epoch.
             if resumed or starts[place].leader_epoch != reading.epoch:
@@ -225,9 +242,7 @@ class Membership:
         ]
         for reading in assigned:
             self._owned[reading.place] = reading
-        # On a new stream nobody asked us to let go: what is missing was taken away in our absence.
-        revoked, lost = ([], gone) if resumed else (gone, [])
-        self._inbox.put_event(Rebalance(assignment.generation, self._stream, revoked, lost, assigned))
+        self._inbox.put_event(Rebalance(assignment.generation, self._stream, gone, assigned))
         for reading in assigned:
             start = starts[reading.place]
             if start.HasField("truncated_from"):
@@ -266,6 +281,7 @@ class Membership:
         if self._settings.reset == "error" and batches[0].base_offset > reading.fetched:
             self._fail(skipped(reading.fetched, batches[0].base_offset, message.next_offset))
         reading.fetched = next_offset(batches[-1])
+        reading.end_offset = message.next_offset
         self._inbox.put(Chunk(reading, batches, size, self))
 
     def _fail(self, error: CursusError) -> None:

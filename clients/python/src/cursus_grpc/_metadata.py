@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cursus_grpc import _tasks
 from cursus_grpc._channel import Connections
 from cursus_grpc._rpcs import GET_BROKER_INFO, GET_METADATA
 from cursus_grpc.errors import PartitionNotFound, TopicNotFound
@@ -44,17 +45,17 @@ class ClusterView:
     def known(self, topic: str) -> TopicView | None:
         return self._topics.get(topic)
 
-    async def topic(self, name: str, timeout_s: float | None = None) -> TopicView:
+    async def topic(self, name: str, timeout_s: float | None = None, *, patient: bool = True) -> TopicView:
         """The topic, asked for if it is not known. Raises TopicNotFound, and what calls raise."""
         if name not in self._topics:
-            await self.refresh([name], timeout_s)
+            await self.refresh([name], timeout_s, patient=patient)
         return self._known(name)
 
-    async def leader(self, topic: str, partition: int, timeout_s: float | None = None) -> str:
+    async def leader(self, topic: str, partition: int, timeout_s: float | None = None, *, patient: bool = True) -> str:
         """The address of the partition's leader. Raises TopicNotFound, PartitionNotFound."""
-        view = await self.topic(topic, timeout_s)
+        view = await self.topic(topic, timeout_s, patient=patient)
         if partition >= view.partition_count:
-            await self.refresh([topic], timeout_s)
+            await self.refresh([topic], timeout_s, patient=patient)
             view = self._known(topic)
         if not 0 <= partition < view.partition_count:
             raise no_partition(topic, partition, view.partition_count)
@@ -65,7 +66,7 @@ class ClusterView:
         wanted = list(dict.fromkeys(names))
         fresh = [name for name in wanted if name not in self._asking]
         if fresh:
-            task = asyncio.create_task(self._ask(fresh, timeout_s, patient), name="cursus-metadata")
+            task = _tasks.start(self._ask(fresh, timeout_s, patient), "cursus-metadata")
             for name in fresh:
                 self._asking[name] = task
             task.add_done_callback(lambda done: self._answered(done, fresh))
@@ -130,6 +131,13 @@ def no_partition(topic: str, partition: int, count: int) -> PartitionNotFound:
     return PartitionNotFound(
         f"topic {topic!r} has no partition {partition}: it has {count}, numbered from 0",
         {"topic": topic, "partition": str(partition), "partitions": str(count)},
+    )
+
+
+def no_such_partition(topic: str, partition: int) -> PartitionNotFound:
+    return PartitionNotFound(
+        f"topic {topic!r} has no partition {partition}: they are numbered from 0",
+        {"topic": topic, "partition": str(partition)},
     )
 
 

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from typing import Final
 
+from cursus_grpc import _tasks
 from cursus_grpc._channel import Connections, exchange, read, write
 from cursus_grpc._convert import place_to_proto
 from cursus_grpc._metadata import ClusterView
@@ -104,7 +105,7 @@ class PartitionStream:
         self._in_group = in_group
         self._version = reading.version
         self._call: ConsumeCall | None = None
-        self._task = asyncio.create_task(self._run(), name=f"cursus-read-{reading.place}")
+        self._task = _tasks.start(self._run(), f"cursus-read-{reading.place}")
 
     def give_back(self, size: int) -> None:
         self._credit.give_back(size)
@@ -180,7 +181,7 @@ class PartitionStream:
 
     async def _ask_for_leader(self) -> None:
         try:
-            await self._cluster.refresh([self.reading.place.topic])
+            await self._cluster.refresh([self.reading.place.topic], patient=self._connections.reached)
         except CursusError as error:
             if not error.retriable:
                 raise
@@ -211,12 +212,13 @@ class PartitionStream:
                 await asyncio.gather(granting, return_exceptions=True)
 
     async def _find_leader(self, topic: str, partition: int) -> str:
+        # Without patience as long as there was none: the address may be wrong, which is told at once. Later on the
+        # broker is waited for.
         try:
-            return await self._cluster.leader(topic, partition)
+            return await self._cluster.leader(topic, partition, patient=self._connections.reached)
         except CursusError as error:
-            if not self.started.is_set() and error.retriable:
-                # Nobody there from the start: the address may be wrong. Later on it is waited out.
-                self._inbox.put_event(Failure(error))
+            if not self._connections.reached and error.retriable:
+                self._inbox.tell_trouble(error)
             raise
 
     async def _open(self, call: ConsumeCall) -> None:
@@ -251,6 +253,7 @@ class PartitionStream:
         if self._reset == "error" and batches[0].base_offset > reading.fetched:
             raise skipped(reading.fetched, batches[0].base_offset, message.next_offset)
         reading.fetched = next_offset(batches[-1])
+        reading.end_offset = message.next_offset
         self._inbox.put(Chunk(reading, batches, size, self))
 
 

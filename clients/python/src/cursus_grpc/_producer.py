@@ -5,96 +5,34 @@ from __future__ import annotations
 import asyncio
 import uuid
 import warnings
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Final, Generic, Literal, Self, TypedDict, Unpack
+from typing import Final, Generic, Self, TypeVar, Unpack
 
-from cursus_grpc import _tls
-from cursus_grpc._accumulator import Accumulator, AccumulatorSettings, Attributes, DeliveryType, as_bytes
-from cursus_grpc._batch import AsyncDelivery, DeliveryCallback, finish, settled
-from cursus_grpc._channel import MIB, Connections, ConnectionSettings, parse_bootstrap
+from cursus_grpc import _many, _tasks, _tls
+from cursus_grpc._accumulator import (
+    Accumulator,
+    AccumulatorSettings,
+    DeliveryType,
+)
+from cursus_grpc._attributes import NOTHING_RARE, Attributes, RecordOptions, record_attributes
+from cursus_grpc._batch import AsyncDelivery, finish, settled
+from cursus_grpc._channel import Connections, ConnectionSettings, parse_bootstrap
 from cursus_grpc._convert import require_text
-from cursus_grpc._lane import MAX_IN_FLIGHT
-from cursus_grpc._metadata import ClusterView
+from cursus_grpc._many import AsyncDeliveries, Portion
+from cursus_grpc._metadata import ClusterView, no_such_partition
+from cursus_grpc._producer_settings import ProducerOptions, ProducerSettings
 from cursus_grpc._retry import Deadline
 from cursus_grpc._router import Router
 from cursus_grpc._sender import Sender, SenderSettings
+from cursus_grpc._serializing import Column, Key, Serializers, Value, as_bytes
+from cursus_grpc._statistics import tell_now_and_then
 from cursus_grpc._wire import ACKS, CODECS
 from cursus_grpc.errors import BufferFull, ClientClosed
-from cursus_grpc.types import TLS, Acks, Compression, Headers
+from cursus_grpc.types import Headers, ProducerStatistics, RecordMetadata
 
-
-class ProducerOptions(TypedDict, total=False):
-    """Keyword arguments of both producers. `ProducerSettings` has their meaning and defaults."""
-
-    acks: Acks
-    linger_ms: float
-    batch_bytes: int
-    batch_records: int
-    compression: Compression
-    buffer_bytes: int
-    on_full: Literal["block", "raise"]
-    max_block_s: float
-    delivery_timeout_s: float
-    request_timeout_s: float
-    max_in_flight: int
-    metadata_max_age_s: float
-    on_delivery: DeliveryCallback | None
-    client_id: str
-    tls: TLS | None
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerSettings:
-    """How a producer works. Raises ValueError for what makes no sense."""
-
-    acks: Acks = 1
-    """When a record counts as delivered: 0 accepted, 1 written, "all" synced to disk and replicated."""
-    linger_ms: float = 0.0
-    """How long a batch that is not full waits for more records. 0: it leaves as soon as the stream is free."""
-    batch_bytes: int = 256 * 1024
-    batch_records: int = 10_000
-    compression: Compression = "none"
-    buffer_bytes: int = 32 * MIB
-    """Encoded bytes of records that are not settled yet. When it is full, `send` does as `on_full` says."""
-    on_full: Literal["block", "raise"] = "block"
-    max_block_s: float = 60.0
-    """How long `send` may wait for room in the buffer, if that is not longer than the delivery timeout."""
-    delivery_timeout_s: float = 120.0
-    """From `send` to the outcome, over all retries."""
-    request_timeout_s: float = 30.0
-    """How long a broker may leave a batch unanswered before its stream is given up and the batch sent again."""
-    max_in_flight: int = 16
-    """Unanswered batches of one partition. Order is kept whatever the number."""
-    metadata_max_age_s: float = 30.0
-    """How often partition counts and leaders are asked for again."""
-    on_delivery: DeliveryCallback | None = None
-    """Called for every record with its place or its error, on the client's own thread, which it must not block."""
-    client_id: str = "cursus-python"
-    tls: TLS | None = None
-
-    def __post_init__(self) -> None:
-        if self.acks not in ACKS:
-            raise ValueError(f"acks is 0, 1 or 'all', not {self.acks!r}")
-        if self.compression not in CODECS:
-            raise ValueError(f"compression is one of {', '.join(CODECS)}, not {self.compression!r}")
-        if self.on_full not in ("block", "raise"):
-            raise ValueError(f"on_full is 'block' or 'raise', not {self.on_full!r}")
-        if self.linger_ms < 0 or self.max_block_s < 0:
-            raise ValueError("linger_ms and max_block_s must not be negative")
-        if min(self.batch_bytes, self.batch_records, self.buffer_bytes) < 1:
-            raise ValueError("batch_bytes, batch_records and buffer_bytes must be positive")
-        if min(self.delivery_timeout_s, self.request_timeout_s, self.metadata_max_age_s) <= 0:
-            raise ValueError("delivery_timeout_s, request_timeout_s and metadata_max_age_s must be positive")
-        require_text("client_id", self.client_id)
-        if not 1 <= self.max_in_flight <= MAX_IN_FLIGHT:
-            raise ValueError(f"max_in_flight is 1 to {MAX_IN_FLIGHT}, not {self.max_in_flight}")
-
-    @property
-    def longest_block_s(self) -> float:
-        """How long `send` may keep its caller."""
-        return min(self.max_block_s, self.delivery_timeout_s)
+T = TypeVar("T")
 
 
 class ProducerCore(Generic[DeliveryType]):
@@ -109,7 +47,7 @@ class ProducerCore(Generic[DeliveryType]):
             ConnectionSettings(bootstrap, settings.tls, settings.client_id, settings.request_timeout_s)
         )
         self._cluster = ClusterView(self._connections)
-        loop = asyncio.get_running_loop()
+        self.loop = loop = asyncio.get_running_loop()
         self._router = Router(self._cluster, settings.metadata_max_age_s, loop)
         self._sender = Sender(
             SenderSettings(
@@ -137,13 +75,20 @@ class ProducerCore(Generic[DeliveryType]):
             self._sender.wake,
             self._router.ask,
             settings.on_delivery,
+            settings.partitioner,
         )
         self._sender.start(self.accumulator)
+        self._telling: asyncio.Task[None] | None = None
+        if settings.on_statistics is not None:
+            telling = tell_now_and_then(
+                self.accumulator.statistics, settings.on_statistics, settings.statistics_interval_s
+            )
+            self._telling = _tasks.start(telling, "cursus-statistics")
 
     async def send_late(
         self,
         topic: str,
-        value: bytes | str | None,
+        value: object,
         key: bytes | None,
         partition: int | None,
         attributes: Attributes | None,
@@ -152,12 +97,50 @@ class ProducerCore(Generic[DeliveryType]):
         """Take a record that `append` did not take because the buffer was `full`, as soon as there is room. Raises what
         `AsyncProducer.send` raises."""
         deadline = Deadline(self.settings.longest_block_s)
+        return await self._when_room(
+            lambda: self.accumulator.append(topic, value, key, partition, attributes), full, deadline
+        )
+
+    async def _when_room(self, take: Callable[[], T], full: BufferFull, deadline: Deadline) -> T:
         while True:
             await self._wait_for_room(full, deadline)
             try:
-                return self.accumulator.append(topic, value, key, partition, attributes)
+                return take()
             except BufferFull as again:
                 full = again
+
+    def portions(
+        self, topic: str, values: object, keys: object, partition: int | None, serializers: Serializers
+    ) -> Iterator[Portion]:
+        """What `send_many` sends, checked. For any thread. Raises what `AsyncProducer.send_many` raises."""
+        require_text("the topic's name", topic)
+        if partition is not None and partition < 0:
+            raise no_such_partition(topic, partition)
+        most = max(1, self.settings.buffer_bytes // 4)
+        for portion in _many.portions(values, keys, partition, serializers, most):
+            self.accumulator.check(portion)
+            self.accumulator.choose(topic, portion)
+            yield portion
+
+    def require_room(self, portions: Sequence[Portion]) -> None:
+        """Raises BufferFull if they are not to be waited for."""
+        if self.settings.on_full == "raise":
+            self.accumulator.require_room(sum(portion.size for portion in portions))
+
+    async def take_rest(self, topic: str, portions: Sequence[Portion], full: BufferFull, *, some_taken: bool) -> None:
+        """Take portions, of which the buffer was too `full` for the first, as soon as there is room. If there is none
+        in time, raises BufferFull if nothing was taken before, and else fails what is left: the caller must not
+        believe that nothing was taken."""
+        deadline = Deadline(self.settings.longest_block_s if self.settings.on_full == "block" else 0.0)
+        for number, portion in enumerate(portions):
+            try:
+                await self._when_room(partial(self.accumulator.take, topic, portion), full, deadline)
+            except (BufferFull, ClientClosed) as error:
+                if not some_taken:
+                    raise
+                self.accumulator.refuse_many(portions[number:], error)
+                return
+            some_taken = True
 
     async def _wait_for_room(self, full: BufferFull, deadline: Deadline) -> None:
         room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -192,6 +175,8 @@ class ProducerCore(Generic[DeliveryType]):
         try:
             await self.flush(timeout_s)
         finally:
+            if self._telling is not None:
+                self._telling.cancel()
             await self._sender.close()
             closed = ClientClosed("the producer was closed before the answer")
             self.accumulator.settle(self.accumulator.abandon(closed))
@@ -200,33 +185,10 @@ class ProducerCore(Generic[DeliveryType]):
             await self._connections.close()
 
 
-NOTHING_RARE: Final = (None,) * 6
-"""The arguments of `record_attributes` for most records, which are spared it."""
+NOT_CLOSED: Final = "a producer was not closed: what it had not sent yet is lost"
 
 
-def record_attributes(
-    headers: Headers | None,
-    timestamp_ms: int | None,
-    event_type: bytes | str | None,
-    schema_version: int | None,
-    aggregate_version: int | None,
-    metadata: bytes | str | None,
-) -> Attributes:
-    """What few records have, checked. Raises TypeError, ValueError."""
-    for name, number in (("schema_version", schema_version), ("aggregate_version", aggregate_version)):
-        if number is not None and number < 0:
-            raise ValueError(f"{name} must not be negative, but is {number}")
-    return Attributes(
-        timestamp_ms or 0,
-        headers or (),
-        as_bytes("event_type", event_type or b""),
-        schema_version or 0,
-        aggregate_version or 0,
-        as_bytes("metadata", metadata or b""),
-    )
-
-
-class AsyncProducer:
+class AsyncProducer(Generic[Value, Key]):
     """Sends records, collected into batches, with retries that neither lose, repeat nor reorder them.
 
     >>> async def main() -> None:
@@ -237,8 +199,18 @@ class AsyncProducer:
     0
     """
 
-    def __init__(self, bootstrap: str | Iterable[str], **options: Unpack[ProducerOptions]) -> None:
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str],
+        *,
+        value_serializer: Callable[[Value], bytes | str | None] | None = None,
+        key_serializer: Callable[[Key], bytes | str | None] | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
         """`bootstrap` names one or more brokers, `"host:port,host:port"` or a list. Nothing is connected yet.
+
+        `value_serializer` and `key_serializer` make bytes or text of what is sent; null they are not asked for. Without
+        them values and keys are bytes or text.
 
         Raises ValueError for addresses and options that make no sense. Certificates are read at the first use, which
         raises OSError if it cannot be done.
@@ -246,6 +218,8 @@ class AsyncProducer:
         self._core: ProducerCore[AsyncDelivery] | None = None
         self._bootstrap = parse_bootstrap(bootstrap)
         self._settings = ProducerSettings(**options)
+        self._serializers = Serializers(value_serializer, key_serializer)
+        self._serializes = self._serializers.any
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -259,7 +233,8 @@ class AsyncProducer:
 
     def __del__(self) -> None:
         if self._core is not None and not self._closed:
-            warnings.warn("a producer was not closed: what it had not sent yet is lost", ResourceWarning, stacklevel=2)
+            _tasks.finish_soon(self._core.loop, partial(self._core.close, 0.0))
+            warnings.warn(NOT_CLOSED, ResourceWarning, stacklevel=2, source=self)
 
     def _started(self) -> ProducerCore[AsyncDelivery]:
         if self._closed:
@@ -271,8 +246,8 @@ class AsyncProducer:
     async def send(
         self,
         topic: str,
-        value: bytes | str | None,
-        key: bytes | str | None = None,
+        value: Value | None,
+        key: Key | None = None,
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
         partition: int | None = None,
@@ -296,21 +271,67 @@ class AsyncProducer:
         for what is no record: then it was not taken.
         """
         core = self._core or self._started()
-        if key is not None and type(key) is not bytes:
-            key = as_bytes("key", key)
+        taken, name = (self._serializers.value(value), self._serializers.key(key)) if self._serializes else (value, key)
+        if name is not None and type(name) is not bytes:
+            name = as_bytes("key", name)
         rare = headers, timestamp_ms, event_type, schema_version, aggregate_version, metadata
         attributes = None if rare == NOTHING_RARE else record_attributes(*rare)
         accumulator = core.accumulator
         try:
-            delivery = accumulator.append(topic, value, key, partition, attributes)
+            delivery = accumulator.append(topic, taken, name, partition, attributes)
         except BufferFull as full:
             if self._settings.on_full == "raise":
                 raise
-            return await core.send_late(topic, value, key, partition, attributes, full)
+            return await core.send_late(topic, taken, name, partition, attributes, full)
         if accumulator.behind:
             # Without this a loop around `send` would keep the event loop to itself until the buffer is full.
             await asyncio.sleep(0)
         return delivery
+
+    async def send_and_wait(
+        self, topic: str, value: Value | None, key: Key | None = None, **record: Unpack[RecordOptions]
+    ) -> RecordMetadata:
+        """Send a record and wait until it is stored: what `send` returns, awaited. Raises what `send` raises, and why
+        the record was not stored. One record at a time is slow: `send` the next before the last is answered, or use
+        `send_many`."""
+        return await (await self.send(topic, value, key, **record))
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Sequence[Value | None] | Column,
+        keys: Sequence[Key | None] | Column | None = None,
+        *,
+        partition: int | None = None,
+    ) -> AsyncDeliveries:
+        """Take many records at once, which takes a fraction of the time of as many `send`; await what this returns to
+        know where they were stored. Values and keys are lists, or columns of an Arrow library with a `to_pylist`, of
+        the same length; each value and key means what it means to `send`, and the records are as much in order, and
+        stored as surely once, as if they were sent one by one.
+
+        Waits for room in the buffer as `send` does. Raises BufferFull, RecordTooLarge, PartitionNotFound for a negative
+        one, PartitionerFailed, ClientClosed, TypeError or ValueError for what are no records: then none of them was
+        taken. If room is missing when some are taken already, the others fail with BufferFull, which their deliveries
+        tell.
+        """
+        core = self._core or self._started()
+        sent: list[Portion] = []
+        for portion in core.portions(topic, values, keys, partition, self._serializers):
+            sent.append(portion)
+            await asyncio.sleep(0)
+        core.require_room(sent)
+        for number, portion in enumerate(sent):
+            try:
+                core.accumulator.take(topic, portion)
+            except BufferFull as full:
+                await core.take_rest(topic, sent[number:], full, some_taken=number > 0)
+                break
+            await asyncio.sleep(0)
+        return AsyncDeliveries(sent)
+
+    async def statistics(self) -> ProducerStatistics:
+        """What the producer has done, and what it holds: what `on_statistics` is called with. Raises ClientClosed."""
+        return self._started().accumulator.statistics()
 
     async def flush(self, timeout_s: float | None = None) -> bool:
         """Send what waits and wait until all of it is settled, for better or worse. False if the timeout came first."""

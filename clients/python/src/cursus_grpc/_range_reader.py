@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 from cursus_grpc._partition_stream import PartitionStream
 from cursus_grpc._reading import Chunk, Failure, Inbox, hand_out, unfinished
@@ -38,7 +39,7 @@ class RangeReader:
         self._chunk = found if isinstance(found, Chunk) else None
         return self._chunk
 
-    def hand_out(self, chunk: Chunk) -> Iterator[Record]:
+    def hand_out(self, chunk: Chunk) -> Iterator[Record[Any, Any]]:
         """The chunk's records within the range."""
         return hand_out(chunk, self.inbox, self.stream.end_offset)
 

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import length_hint
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
-from cursus_grpc._records import Record, Unpacked, make_records, next_offset, unpack
+from cursus_grpc._records import Deserializers, Record, Unpacked, make_records, next_offset, unpack
 from cursus_grpc.errors import ClientError, CursusError
 from cursus_grpc.types import OffsetAndMetadata, TopicPartition
 from cursus_proto.bounds import Bounds
@@ -64,9 +64,11 @@ class Reading:
         "_position",
         "_safe",
         "committed",
+        "end_offset",
         "epoch",
         "fetched",
         "gone",
+        "lost",
         "paused",
         "place",
         "version",
@@ -80,9 +82,13 @@ class Reading:
         """The next offset to receive; UNKNOWN until the broker has resolved where the reading starts."""
         self.committed = UNKNOWN
         """What need not be committed again: it is, or it never can be."""
+        self.end_offset: int | None = None
+        """Of the log, as the last response told; None: none came yet."""
         self.paused = False
         self.gone = False
         """Not assigned any more."""
+        self.lost = False
+        """Taken away before the application let go: somebody else may own it already."""
         self.version = 0
         """Counts jumps and cuts: what was received before one is not handed out after it."""
         self._epoch_before_cut: int | None = None
@@ -179,6 +185,12 @@ class Reading:
                 self._let_go()
             return self.version == version
 
+    def stop(self) -> None:
+        """Hand out nothing more of what is being handed out."""
+        with self._lock:
+            self._position, self._safe = self.position, self.safe
+            self._let_go()
+
     def settle(self) -> None:
         """Everything that was handed out is processed."""
         with self._lock:
@@ -230,10 +242,19 @@ class Rebalance:
     generation: int
     stream: int
     """Which stream told it: an acknowledgement belongs there."""
-    revoked: Sequence[Reading]
-    lost: Sequence[Reading]
-    """Taken away without asking: somebody else may own them already."""
+    gone: Sequence[Reading]
+    """What it owns no more."""
     assigned: Sequence[Reading]
+
+    @property
+    def revoked(self) -> list[Reading]:
+        """Of what is gone, that which it may still finish: nobody else gets it before it is let go."""
+        return [reading for reading in self.gone if not reading.lost]
+
+    @property
+    def lost(self) -> list[Reading]:
+        """Of what is gone, that which was taken away. More may come, as long as the member does not let go."""
+        return [reading for reading in self.gone if reading.lost]
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,12 +282,14 @@ class Signal(Protocol):
 class Inbox:
     """Filled on one event loop. What it holds may be taken by another thread, if the signal is for threads."""
 
-    def __init__(self, arrived: Signal, within: Bounds) -> None:
+    def __init__(self, arrived: Signal, within: Bounds, deserializers: Deserializers | None = None) -> None:
         """`within` bounds what a batch may unpack to when it is handed out."""
         self.within = within
+        self.deserializers = deserializers
         self.attention = False
         """True when whoever hands out records should stop and come back: an event waits, or a partition was paused,
         moved or taken away."""
+        self.records_received = self.bytes_received = 0
         self._arrived = arrived
         self._events: deque[Event] = deque()
         self._chunks: deque[Chunk] = deque()
@@ -278,7 +301,17 @@ class Inbox:
             self._events.append(event)
         self.look_again()
 
+    def tell_trouble(self, error: CursusError) -> None:
+        """Something that goes on, and is tried again: told once to an application that does not ask for records."""
+        with self._lock:
+            if any(isinstance(event, Failure) for event in self._events):
+                return
+            self._events.append(Failure(error))
+        self.look_again()
+
     def put(self, chunk: Chunk) -> None:
+        self.records_received += sum(batch.record_count for batch in chunk.batches)
+        self.bytes_received += chunk.size
         with self._lock:
             self._chunks.append(chunk)
         self._arrived.set()
@@ -332,6 +365,19 @@ class Inbox:
             found.size = 0
         return found
 
+    def bytes_held(self) -> int:
+        with self._lock:
+            return sum(chunk.size for chunk in self._chunks)
+
+    def forget(self) -> None:
+        """Let go of everything, told and received."""
+        with self._lock:
+            self._events.clear()
+            chunks, self._chunks = self._chunks, deque()
+        for chunk in chunks:
+            chunk.source.give_back(chunk.size)
+        self.look_again()
+
     def drop_void(self) -> None:
         """Let go of what will not be handed out."""
         with self._lock:
@@ -343,7 +389,7 @@ class Inbox:
                     self._chunks.append(chunk)
 
 
-def hand_out(chunk: Chunk, inbox: Inbox, end_offset: int | None = None) -> Iterator[Record]:
+def hand_out(chunk: Chunk, inbox: Inbox, end_offset: int | None = None) -> Iterator[Record[Any, Any]]:
     """The records of a chunk, up to `end_offset`, one by one. A record counts as processed when the next one is asked
     for.
 
@@ -353,10 +399,10 @@ def hand_out(chunk: Chunk, inbox: Inbox, end_offset: int | None = None) -> Itera
     return chain.from_iterable(_hands(chunk, inbox, end_offset))
 
 
-def _hands(chunk: Chunk, inbox: Inbox, end_offset: int | None) -> Iterator[Iterator[Record]]:
+def _hands(chunk: Chunk, inbox: Inbox, end_offset: int | None) -> Iterator[Iterator[Record[Any, Any]]]:
     reading, batches = chunk.reading, chunk.batches
     while batches and not chunk.void and not inbox.attention:
-        unpacked = unpack(batches[0], reading.place, reading.position, inbox.within)
+        unpacked = unpack(batches[0], reading.place, reading.position, inbox.within, inbox.deserializers)
         if end_offset is not None:
             unpacked = unpacked.until(end_offset)
         hand = Hand(unpacked)
@@ -371,14 +417,14 @@ def _hands(chunk: Chunk, inbox: Inbox, end_offset: int | None) -> Iterator[Itera
             batches.clear()
 
 
-def take_batch(chunk: Chunk, inbox: Inbox, taken: list[Record], max_records: int) -> None:
+def take_batch(chunk: Chunk, inbox: Inbox, taken: list[Record[Any, Any]], max_records: int) -> None:
     """Add records of a chunk to those that were taken, up to `max_records`, all at once. What is not taken is
     unfinished. Raises CorruptBatch, BatchTooLarge, but only if nothing was taken: what was must not be lost."""
     reading, batches = chunk.reading, chunk.batches
     while batches and len(taken) < max_records and not chunk.void:
         batch = batches[0]
         try:
-            records = unpack(batch, reading.place, reading.position, inbox.within).records()
+            records = unpack(batch, reading.place, reading.position, inbox.within, inbox.deserializers).records()
         except ClientError:
             if taken:
                 return

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Generic, NamedTuple, cast
 
-from cursus_grpc.errors import BatchTooLarge, CorruptBatch
+from typing_extensions import TypeVar
+
+from cursus_grpc.errors import BatchTooLarge, CorruptBatch, DeserializerFailed
 from cursus_grpc.types import TopicPartition
 from cursus_proto import codecs
 from cursus_proto import records as record_sets
@@ -14,11 +18,26 @@ from cursus_proto.internal.v1.opaque_pb2 import RecordBatch
 from cursus_proto.uniform import cut_values
 from cursus_proto.v1 import records_pb2
 
+Value = TypeVar("Value", default=bytes)
+"""What a consumer hands out as values: what its deserializer makes of them."""
+Key = TypeVar("Key", default=bytes)
+
+
+class Deserializers(NamedTuple):
+    """What makes values and keys of bytes; None: they are handed out as bytes. Null stays null."""
+
+    of_value: Callable[[bytes], Any] | None = None
+    of_key: Callable[[bytes], Any] | None = None
+
+    @property
+    def any(self) -> bool:
+        return self.of_value is not None or self.of_key is not None
+
 
 class BatchInfo:
     """What the records of a batch share, and where the rest of them is found."""
 
-    __slots__ = ("_base_offset", "_messages", "_packed", "append_time_ms", "partition", "topic")
+    __slots__ = ("_base_offset", "_messages", "_packed", "append_time_ms", "deserializers", "partition", "topic")
 
     def __init__(
         self,
@@ -27,8 +46,10 @@ class BatchInfo:
         base_offset: int,
         packed: bytes,
         messages: Sequence[records_pb2.Record] | None = None,
+        deserializers: Deserializers | None = None,
     ) -> None:
         """`messages` is what the plain set `packed` holds, if it was parsed already."""
+        self.deserializers = deserializers
         self.topic, self.partition = place
         self.append_time_ms = append_time_ms
         self._base_offset = base_offset
@@ -45,7 +66,7 @@ class BatchInfo:
         return messages[offset - self._base_offset]
 
 
-class Record:
+class Record(Generic[Value, Key]):
     """A record as a consumer meets it. Equal to another one if everything in it is, its place in the log included.
 
     Fields besides value and offset are read from its batch when asked for. A record that is kept keeps its batch.
@@ -55,7 +76,7 @@ class Record:
     __slots__ = ("_batch", "offset", "value")
     _batch: BatchInfo
     offset: int
-    value: bytes | None
+    value: Value | None
     """None: null, which is not an empty value."""
 
     @property
@@ -67,8 +88,18 @@ class Record:
         return self._batch.partition
 
     @property
-    def key(self) -> bytes | None:
+    def key(self) -> Key | None:
         """None: no key. An empty key is a key."""
+        return cast("Key | None", self.raw_key)
+
+    @property
+    def raw_value(self) -> bytes | None:
+        """The value as it is stored, whatever the consumer's deserializer makes of it."""
+        return cast("bytes | None", self.value)
+
+    @property
+    def raw_key(self) -> bytes | None:
+        """The key as it is stored."""
         message = self._message
         return message.key if message.HasField("key") else None
 
@@ -116,7 +147,7 @@ class Record:
             return NotImplemented
         return (
             self._place == other._place
-            and self.value == other.value
+            and self.raw_value == other.raw_value
             and self.append_time_ms == other.append_time_ms
             and self._message == other._message
         )
@@ -127,18 +158,53 @@ class Record:
     def __repr__(self) -> str:
         return (
             f"Record(topic={self.topic!r}, partition={self.partition}, offset={self.offset},"
-            f" key={self.key!r}, value={self.value!r})"
+            f" key={self.raw_key!r}, value={self.raw_value!r})"
         )
 
     def __reduce__(self) -> tuple[object, ...]:
         """By itself, without the batch it came in."""
-        return _restore, (self._place, self.append_time_ms, record_sets.pack([self._message]))
+        packed = record_sets.pack([self._message])
+        return _restore, (self._place, self.append_time_ms, packed, self._batch.deserializers)
 
 
-def _restore(place: tuple[str, int, int], append_time_ms: int, packed: bytes) -> Record:
+class DeserializedRecord(Record[Value, Key]):
+    """A record of a consumer with deserializers, which are asked when one looks: what they cannot read is told there,
+    with the record at hand, and keeps nobody from the records behind it."""
+
+    __slots__ = ("raw_value",)
+    raw_value: bytes | None
+
+    @property
+    def value(self) -> Value | None:  # type: ignore[override]  # nobody sets it
+        """Raises DeserializerFailed."""
+        assert self._batch.deserializers is not None
+        return cast("Value | None", self._made("value", self.raw_value, self._batch.deserializers.of_value))
+
+    @property
+    def key(self) -> Key | None:
+        """Raises DeserializerFailed."""
+        assert self._batch.deserializers is not None
+        return cast("Key | None", self._made("key", self.raw_key, self._batch.deserializers.of_key))
+
+    def _made(self, what: str, raw: bytes | None, deserializer: Callable[[bytes], Any] | None) -> Any:
+        if raw is None or deserializer is None:
+            return raw
+        try:
+            return deserializer(raw)
+        except Exception as error:
+            topic, partition, offset = self._place
+            raise DeserializerFailed(
+                f"the {what} at offset {offset} of {topic}[{partition}] cannot be deserialized: {error!r}",
+                {"topic": topic, "partition": str(partition), "offset": str(offset)},
+            ) from error
+
+
+def _restore(
+    place: tuple[str, int, int], append_time_ms: int, packed: bytes, deserializers: Deserializers | None
+) -> Record[Any, Any]:
     topic, partition, offset = place
     messages = record_sets.unpack(packed)
-    batch = BatchInfo(TopicPartition(topic, partition), append_time_ms, offset, packed, messages)
+    batch = BatchInfo(TopicPartition(topic, partition), append_time_ms, offset, packed, messages, deserializers)
     (record,) = make_records([value_of(messages[0])], [offset], batch)
     return record
 
@@ -149,9 +215,24 @@ def value_of(message: records_pb2.Record | records_pb2.Header) -> bytes | None:
     return value if value or message.HasField("value") else None
 
 
-def make_records(values: Iterable[bytes | None], offsets: Iterable[int], batch: BatchInfo) -> Iterator[Record]:
+def make_records(
+    values: Iterable[bytes | None], offsets: Iterable[int], batch: BatchInfo
+) -> Iterator[Record[Any, Any]]:
     """Records of a batch, each made when it is asked for. They are then as short-lived as they can be, and that halves
     their cost. An offset is taken only for a value that is there."""
+    return _make(values, offsets, batch) if batch.deserializers is None else _make_raw(values, offsets, batch)
+
+
+def _make_raw(values: Iterable[bytes | None], offsets: Iterable[int], batch: BatchInfo) -> Iterator[Record[Any, Any]]:
+    for value, offset in zip(values, offsets):  # noqa: B905  # as below
+        record: DeserializedRecord[Any, Any] = DeserializedRecord()
+        record.raw_value = value
+        record.offset = offset
+        record._batch = batch
+        yield record
+
+
+def _make(values: Iterable[bytes | None], offsets: Iterable[int], batch: BatchInfo) -> Iterator[Record[Any, Any]]:
     for value, offset in zip(values, offsets):  # noqa: B905  # what stops handing out empties the values
         record = Record()
         record.value = value
@@ -170,6 +251,14 @@ def payload_bytes(batch: RecordBatch) -> int:
     return len(batch.compressed_records) or len(batch.records)
 
 
+def by_partition(records: Iterable[Record[Value, Key]]) -> dict[TopicPartition, list[Record[Value, Key]]]:
+    """The records of each partition, in order."""
+    found: dict[TopicPartition, list[Record[Value, Key]]] = {}
+    for batch, group in groupby(records, attrgetter("_batch")):
+        found.setdefault(TopicPartition(batch.topic, batch.partition), []).extend(group)
+    return found
+
+
 class Unpacked(NamedTuple):
     """The values of a batch from some offset on, and what makes records of them."""
 
@@ -177,7 +266,7 @@ class Unpacked(NamedTuple):
     offsets: range
     batch: BatchInfo
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[Record[Any, Any]]:
         return list(make_records(*self))
 
     def until(self, end_offset: int) -> Unpacked:
@@ -219,7 +308,13 @@ def stored_batch(batch: RecordBatch, place: TopicPartition, within: Bounds) -> S
     )
 
 
-def unpack(batch: RecordBatch, place: TopicPartition, first_offset: int, within: Bounds) -> Unpacked:
+def unpack(
+    batch: RecordBatch,
+    place: TopicPartition,
+    first_offset: int,
+    within: Bounds,
+    deserializers: Deserializers | None = None,
+) -> Unpacked:
     """The records of a batch from `first_offset` on. Raises CorruptBatch, and BatchTooLarge before anything is made of
     one that holds more than it may."""
     base, count = batch.base_offset, batch.record_count
@@ -236,7 +331,7 @@ def unpack(batch: RecordBatch, place: TopicPartition, first_offset: int, within:
     if len(values) != count:
         raise _corrupt(place, batch, f"it holds {len(values)} records and claims {count}")
     # The packed set is kept only as long as somebody may ask for what is not in the values.
-    info = BatchInfo(place, batch.append_time_ms, base, plain if messages is None else b"", messages)
+    info = BatchInfo(place, batch.append_time_ms, base, plain if messages is None else b"", messages, deserializers)
     if first_offset > base:
         del values[: first_offset - base]
     start = max(base, first_offset)

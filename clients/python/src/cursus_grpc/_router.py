@@ -8,17 +8,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Final
 
 from cursus_grpc._accumulator import Accumulator
+from cursus_grpc._many import Portion, RefusedRows
 from cursus_grpc._metadata import ClusterView, TopicView, no_partition, no_topic
 from cursus_grpc._retry import Backoff
-from cursus_grpc._routes import WaitingRecord
+from cursus_grpc._routes import Waiting
 from cursus_grpc.errors import (
     BrokerUnreachable,
     ClientClosed,
     CursusError,
     DeliveryTimeout,
+    PartitionerFailed,
     RecordTooLarge,
     TlsFailed,
 )
@@ -117,7 +120,8 @@ class Router:
         accumulator.route(topic, view.leaders)
         more = topic in accumulator.backlog.queues
         while more:
-            refused: list[tuple[WaitingRecord, CursusError]] = []
+            refused: list[tuple[Waiting | RefusedRows, CursusError]] = []
+            self._let_choose(topic, view.partition_count)
             with accumulator.lock:
                 more = self._let_piece_go(topic, asked_at, refused)
                 accumulator.released(more=more)
@@ -126,16 +130,41 @@ class Router:
                 accumulator.fail_waiting([record], error)
             await self._breathe()
 
-    def _let_piece_go(self, topic: str, asked_at: float, refused: list[tuple[WaitingRecord, CursusError]]) -> bool:
+    def _let_choose(self, topic: str, partition_count: int) -> None:
+        """Ask the application's partitioner for those that are let go next, without the lock: it may do anything."""
+        partitioner = self._accumulator.partitioner
+        if partitioner is None:
+            return
+        with self._accumulator.lock:
+            queue = self._accumulator.backlog.queues.get(topic)
+            waiting = [] if queue is None else list(islice(queue.records, _PIECE))
+        for record in waiting:
+            try:
+                record.choose(partitioner, topic, partition_count)
+            except PartitionerFailed as error:
+                record.failure = error
+
+    def _let_piece_go(
+        self, topic: str, asked_at: float, refused: list[tuple[Waiting | RefusedRows, CursusError]]
+    ) -> bool:
         """Whether to go on. The caller holds the accumulator's lock."""
         accumulator = self._accumulator
         queue = accumulator.backlog.queues.get(topic)
         if queue is None or queue.route is None:
             return False
         route, records = queue.route, queue.records
-        for _ in range(min(_PIECE, len(records))):
+        left = min(_PIECE, len(records))
+        while left > 0 and records:
             record = records[0]
-            if record.partition is not None and record.partition >= len(route.lanes):
+            left -= record.count
+            if record.failure is not None:
+                refused.append((record, record.failure))
+            elif isinstance(record, Portion):
+                if record.sent_at >= asked_at and record.highest_partition() >= len(route.lanes):
+                    queue.route = None
+                    return False
+                refused += accumulator.join_many(record, route)
+            elif record.partition is not None and record.partition >= len(route.lanes):
                 if record.sent_at >= asked_at:
                     queue.route = None
                     return False
@@ -155,7 +184,7 @@ class Router:
         while await self._fail_piece(topic, lambda record: record.sent_at < asked_at, error):
             pass
 
-    async def _fail_piece(self, topic: str, due: Callable[[WaitingRecord], bool], error: CursusError) -> bool:
+    async def _fail_piece(self, topic: str, due: Callable[[Waiting], bool], error: CursusError) -> bool:
         with self._accumulator.lock:
             records = self._accumulator.backlog.take(topic, _PIECE, due)
         if records:

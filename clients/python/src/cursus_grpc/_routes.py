@@ -7,11 +7,14 @@ go on queueing behind them until the last is gone: so that a partition and a key
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
 from collections.abc import Callable
 
 from cursus_grpc._batch import CALLBACKS, Batch, Delivered, Outcome
 from cursus_grpc._lane import Lane
+from cursus_grpc._many import Portion
+from cursus_grpc._partitioning import Partitioner, chosen
 from cursus_grpc.errors import CursusError
 from cursus_grpc.types import RecordMetadata
 
@@ -23,8 +26,10 @@ class Route:
 
     def __init__(self, lanes: list[Lane]) -> None:
         self.lanes = lanes
-        self.current = lanes[0]
-        """Where records without a key go until a batch is full."""
+        # By the system's randomness: processes that were forked share the other kind, and would all begin together.
+        self.current = lanes[secrets.randbelow(len(lanes))]
+        """Where records without a key go until their batch leaves. Any to begin with: else the first records of all
+        producers, and all of those that send one, would lie in one partition."""
 
     def advance(self) -> Lane:
         """The next partition in turn becomes the current one."""
@@ -40,7 +45,7 @@ class Route:
 class WaitingRecord(Outcome):
     """A record without a partition, encoded. It joins a batch or fails."""
 
-    __slots__ = ("_batch", "deadline", "delivery", "head", "key", "partition", "sent_at", "size", "value")
+    __slots__ = ("_batch", "deadline", "delivery", "failure", "head", "key", "partition", "sent_at", "size", "value")
     count = 1
 
     def __init__(
@@ -52,12 +57,19 @@ class WaitingRecord(Outcome):
         self.size = len(head) + len(value)
         self.key = key
         self.partition = partition
+        self.failure: CursusError | None = None
+        """Why no partition can be chosen for it."""
         self.sent_at = 0.0
         self.deadline = 0.0
         self.delivery: Delivered | None = delivery
         self._batch: Batch | None = None
         delivery._batch = self
         delivery._index = 0
+
+    def choose(self, partitioner: Partitioner, topic: str, partition_count: int) -> None:
+        """Let the application choose, if no partition is named. Raises PartitionerFailed."""
+        if self.partition is None:
+            self.partition = chosen(partitioner, topic, self.key, partition_count)
 
     @property
     def gone(self) -> bool:
@@ -98,13 +110,17 @@ class WaitingRecord(Outcome):
         raise self.error.copy()
 
 
+Waiting = WaitingRecord | Portion
+"""What waits for its topic's partitions."""
+
+
 class Queue:
     """The records that wait for one topic."""
 
     __slots__ = ("records", "route")
 
     def __init__(self) -> None:
-        self.records: deque[WaitingRecord] = deque()
+        self.records: deque[Waiting] = deque()
         self.route: Route | None = None
         """Known while they are let go."""
 
@@ -117,7 +133,7 @@ class Backlog:
         self.last_failure: CursusError | None = None
         """Why the partitions could not be asked for, the last time."""
 
-    def put(self, topic: str, record: WaitingRecord) -> bool:
+    def put(self, topic: str, record: Waiting) -> bool:
         """Whether it is the first of its topic, which has to be asked for."""
         queue = self.queues.get(topic)
         first = queue is None
@@ -126,12 +142,12 @@ class Backlog:
         queue.records.append(record)
         return first
 
-    def take(self, topic: str, most: int, due: Callable[[WaitingRecord], bool]) -> list[WaitingRecord]:
+    def take(self, topic: str, most: int, due: Callable[[Waiting], bool]) -> list[Waiting]:
         """The oldest records of a topic, as long as they are `due`. A queue that is empty then is no more."""
         queue = self.queues.get(topic)
         if queue is None:
             return []
-        taken: list[WaitingRecord] = []
+        taken: list[Waiting] = []
         records = queue.records
         while records and len(taken) < most and due(records[0]):
             taken.append(records.popleft())
@@ -139,7 +155,7 @@ class Backlog:
             del self.queues[topic]
         return taken
 
-    def youngest(self) -> list[WaitingRecord]:
+    def youngest(self) -> list[Waiting]:
         """The last record of every topic: when it is gone, so are all before it."""
         return [queue.records[-1] for queue in self.queues.values() if queue.records]
 

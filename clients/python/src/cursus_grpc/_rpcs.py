@@ -55,6 +55,9 @@ UPDATE_TOPIC: Final = Unary(_TOPICS + "UpdateTopic", topic.UpdateTopicRequest, t
 ADD_PARTITIONS: Final = Unary(_TOPICS + "AddPartitions", topic.AddPartitionsRequest, topic.AddPartitionsResponse)
 LIST_OFFSETS: Final = Unary(_TOPICS + "ListOffsets", topic.ListOffsetsRequest, topic.ListOffsetsResponse)
 DELETE_RECORDS: Final = Unary(_TOPICS + "DeleteRecords", topic.DeleteRecordsRequest, topic.DeleteRecordsResponse)
+REOPEN_PARTITION: Final = Unary(
+    _TOPICS + "ReopenPartition", topic.ReopenPartitionRequest, topic.ReopenPartitionResponse
+)
 
 LEAVE_GROUP: Final = Unary(_GROUPS + "LeaveGroup", group.LeaveGroupRequest, group.LeaveGroupResponse)
 COMMIT_OFFSETS: Final = Unary(_GROUPS + "CommitOffsets", group.CommitOffsetsRequest, group.CommitOffsetsResponse)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from cursus_grpc import _tasks
 from cursus_grpc._accumulator import Accumulator
 from cursus_grpc._batch import Batch
 from cursus_grpc._channel import Connections, exchange, read, write
@@ -78,7 +79,7 @@ class Sender:
         self._spawn(self._router.run(), "cursus-route")
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = self._loop.create_task(work, name=name)
+        task = _tasks.start(work, name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -243,6 +244,7 @@ class _PublishStream:
         if now < lane.resume_at:
             return None, lane.resume_at
         if lane.must_resend():
+            self._accumulator.batches_resent += 1
             return lane.resend(), None
         if not lane.has_room():
             return None, None

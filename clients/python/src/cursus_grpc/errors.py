@@ -5,11 +5,12 @@
     │   ├── InvalidRequest         …TopicName, …PartitionCount, …TopicConfig, RecordTooLarge, …
     │   ├── NotFound               TopicNotFound, PartitionNotFound, GroupNotFound, MemberNotFound
     │   ├── Conflict               NotLeader, SequenceGap, GroupNotEmpty, OffsetRegression, …
-    │   └── Unavailable            ShuttingDown, StorageFailed: the same request may succeed later
+    │   └── Unavailable            ShuttingDown, StorageFailed, DiskFull, …: the same request may succeed later
     └── ClientError                the broker did not say anything
         ├── BrokerUnreachable      TlsFailed
         ├── DeadlineExceeded       DeliveryTimeout
-        └── BufferFull, ClientClosed, CorruptBatch, BatchTooLarge, NoCommittedOffset, CommitFailed
+        ├── BufferFull, PartitionerFailed, ClientClosed
+        └── CorruptBatch, BatchTooLarge, DeserializerFailed, NoCommittedOffset, CommitFailed
 
 The message is for a person; `reason`, `metadata` and attributes are for a program. No gRPC here: `_status.py` turns
 statuses into these. A test compares the table with the broker's own reasons.
@@ -260,9 +261,21 @@ class ShuttingDown(Unavailable):
 
 
 class StorageFailed(Unavailable):
-    """The broker's disk refused: full, failing or gone."""
+    """The broker's disk refused: failing or gone."""
 
     reason = "STORAGE_FAILED"
+
+
+class DiskFull(StorageFailed):
+    """There is no room on the broker's disk. It goes on by itself when there is."""
+
+    reason = "DISK_FULL"
+
+
+class PartitionReopened(StorageFailed):
+    """An operator had the partition opened anew, for instance after its disk had refused a sync: try again."""
+
+    reason = "PARTITION_REOPENED"
 
 
 class WriteTimeout(Refused):
@@ -336,6 +349,19 @@ class DeliveryTimeout(DeadlineExceeded):
     def __init__(self, message: str, maybe_stored: bool) -> None:
         super().__init__(message, {"maybe_stored": str(maybe_stored).lower()})
         self.maybe_stored = maybe_stored
+
+
+class PartitionerFailed(ClientError):
+    """The application's partitioner raised something, or chose what is no partition of the topic."""
+
+    reason = "PARTITIONER_FAILED"
+
+
+class DeserializerFailed(ClientError):
+    """The application's deserializer raised something: the cause. The record has its bytes in `raw_value` and
+    `raw_key`."""
+
+    reason = "DESERIALIZER_FAILED"
 
 
 class BufferFull(ClientError):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NamedTuple
 
-Headers = Sequence[tuple[str, bytes | None]]
-"""Names and values in order; a name may repeat, and a value may be null."""
+Headers = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
+"""Names and values: a mapping, or pairs, in which a name may repeat. A value may be null."""
 
 Acks = Literal[0, 1, "all"]
 """When a record is acknowledged: accepted in memory, written (survives a killed broker), synced (and power loss)."""
@@ -35,6 +35,54 @@ class RecordMetadata(NamedTuple):
     partition: int
     offset: int
     timestamp_ms: int
+
+
+class ProducerStatistics(NamedTuple):
+    """What a producer has done since it began, and what it holds."""
+
+    records_stored: int
+    bytes_stored: int
+    """Of encoded records, before compression."""
+    batches_stored: int
+    records_failed: int
+    batches_resent: int
+    batches_in_flight: int
+    """Sent and not answered."""
+    buffered_bytes: int
+    """Of records that are not settled yet."""
+
+
+class PartitionProgress(NamedTuple):
+    """How far a consumer is in a partition."""
+
+    position: int | None
+    """The offset of the next record to be handed out; None: not known yet."""
+    end_offset: int | None
+    """The offset that the next record stored will get, as of the last response; None: none came yet."""
+
+    @property
+    def lag(self) -> int | None:
+        """Records between the two."""
+        return None if self.position is None or self.end_offset is None else max(0, self.end_offset - self.position)
+
+
+class ConsumerStatistics(NamedTuple):
+    """What a consumer has received since it began, and how far it is."""
+
+    records_received: int
+    bytes_received: int
+    """Of record sets, as they came."""
+    bytes_held: int
+    """Received and not handed out yet."""
+    partitions: Mapping[TopicPartition, PartitionProgress]
+
+
+class Subscription(NamedTuple):
+    """What a consumer subscribed to."""
+
+    topics: frozenset[str]
+    pattern: str
+    """Of further topics' names; empty: none."""
 
 
 class Edge(Enum):
@@ -109,8 +157,20 @@ class TopicInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class RecoveryCut:
+    """The torn end of a log, cut off when it was opened: the log goes on from `offset`, and at least `record_count`
+    records are gone."""
+
+    offset: int
+    record_count: int
+    bytes: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """The state of a partition. `damage` is empty if it is served."""
+    """The state of a partition. `damage` and `refusal` say what is wrong: with its files, and why nothing can be
+    published; both are empty if nothing is."""
 
     partition: int
     earliest_offset: int
@@ -119,12 +179,17 @@ class PartitionInfo:
     size_bytes: int
     segment_count: int
     damage: str
+    refusal: str = ""
+    recovery_cut: RecoveryCut | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
     topic: TopicInfo
     partitions: tuple[PartitionInfo, ...]
+    effective_config: TopicConfig | None = None
+    """What holds for the topic, the broker's defaults included; None within it: no bound. None as a whole: the broker
+    is too old to say."""
 
 
 class ListedOffset(NamedTuple):
@@ -184,13 +249,14 @@ class CommittedOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """A group in a list. `state` is `empty`, `stable` or `rebalancing`."""
+    """A group in a list. `state` is `empty`, `stable` or `rebalancing`; `strategy` is None if nobody ever joined, and
+    the group only keeps offsets."""
 
     name: str
     state: str
     member_count: int
     generation: int
-    strategy: Strategy
+    strategy: Strategy | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +270,9 @@ class GroupMember:
     partitions: tuple[TopicPartition, ...]
     session_timeout_ms: int
     synced: bool
+    joined_ms: int
+    last_heartbeat_ms: int
+    """Its last sign of life, in milliseconds since 1970; now, for a member with an open stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +296,8 @@ class GroupDescription:
     summary: GroupSummary
     members: tuple[GroupMember, ...]
     partitions: tuple[GroupPartition, ...]
+    rebalanced_ms: int | None
+    """When the generation was raised last; None if that was before the broker started."""
 
 
 class OffsetChange(NamedTuple):
@@ -287,3 +358,4 @@ class BrokerInfo:
     disk_free_bytes: int
     disk_total_bytes: int
     log_bytes: int
+    disk_full: bool = False

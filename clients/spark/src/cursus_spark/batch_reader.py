@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from cursus_grpc import AsyncAdmin
-from cursus_spark import data_loss, fetching
+from cursus_spark import data_loss
 from cursus_spark.filters import Narrowing, narrowing
 from cursus_spark.offsets import OffsetRange, split
 from cursus_spark.planning import Extents, ask, find_extents, narrow_by_time, resolve
 from cursus_spark.read_options import ReadOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class CursusReader(DataSourceReader):
@@ -51,6 +53,8 @@ class CursusReader(DataSourceReader):
         return [*planned] if planned else [OffsetRange("", 0, 0, 0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from cursus_spark import fetching  # only tasks need what it imports
+
         assert isinstance(partition, OffsetRange)
         return fetching.read(partition, self._options, self._schema)
 

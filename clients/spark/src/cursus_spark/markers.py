@@ -16,11 +16,14 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cursus_grpc import Admin, AsyncAdmin, TopicPartition
+from cursus_grpc import TopicPartition
 from cursus_grpc.types import CommittedOffset, OffsetAndMetadata
 from cursus_spark.identity import Identity
+
+if TYPE_CHECKING:
+    from cursus_grpc import Admin, AsyncAdmin
 
 Committed = Mapping[TopicPartition, CommittedOffset]
 

@@ -69,7 +69,9 @@ def ask(endpoint: Endpoint, question: Callable[[AsyncAdmin], Coroutine[Any, Any,
 async def find_extents(admin: AsyncAdmin, selection: Selection, *, read_unsynced: bool) -> dict[TopicPartition, Extent]:
     """Every partition selected, with its extent. Raises TopicMissing for one that was named and does not exist."""
     wanted = await _partitions_by_topic(admin, selection)
-    listed = await _list_offsets(admin, {topic: (END, partitions) for topic, partitions in wanted.items()})
+    listed = await _list_offsets(
+        admin, {topic: (END, partitions) for topic, partitions in wanted.items()}, sync=not read_unsynced
+    )
     return {
         place: Extent(
             one.earliest_offset,
@@ -188,9 +190,11 @@ async def _find_times(admin: AsyncAdmin, times: Mapping[TopicPartition, int]) ->
 
 
 async def _list_offsets(
-    admin: AsyncAdmin, wanted: Mapping[str, tuple[Place, tuple[int, ...]]]
+    admin: AsyncAdmin, wanted: Mapping[str, tuple[Place, tuple[int, ...]]], *, sync: bool
 ) -> dict[TopicPartition, ListedOffset]:
-    found = await gather(admin.list_offsets(topic, at, partitions) for topic, (at, partitions) in wanted.items())
+    found = await gather(
+        admin.list_offsets(topic, at, partitions, sync=sync) for topic, (at, partitions) in wanted.items()
+    )
     return {
         TopicPartition(topic, partition): one
         for topic, listed in zip(wanted, found, strict=True)

@@ -14,7 +14,6 @@ from itertools import count
 from typing import NoReturn
 
 import pyarrow as pa
-from pyspark.sql.datasource import WriterCommitMessage
 
 from cursus_grpc import Admin, CursusError, TopicPartition
 from cursus_grpc.batches import BatchPublisher, NumberedSet
@@ -22,23 +21,9 @@ from cursus_grpc.errors import ProducerFenced, ProducerForgotten, SequenceConfli
 from cursus_proto import chain
 from cursus_spark import chunks, markers, routing
 from cursus_spark.identity import Identity
+from cursus_spark.outcomes import HOW_TO_GO_ON, HOW_TO_REPEAT, NotRepeatable, TaskWritten
 from cursus_spark.planning import CLIENT_ID
 from cursus_spark.write_options import WriteOptions
-
-
-class NotRepeatable(RuntimeError):
-    """What is stored of a write is not what it would store now."""
-
-
-@dataclass(frozen=True)
-class TaskWritten(WriterCommitMessage):
-    """What a task has stored, for the driver."""
-
-    identity: Identity
-    task: int
-    rows: Mapping[TopicPartition, int]
-    skipped: bool = False
-    """Whether the batch was finished before, and so nothing was written."""
 
 
 @dataclass(slots=True)
@@ -162,7 +147,7 @@ class TaskWriter:
         if isinstance(error, (SequenceGap, ProducerForgotten)):
             raise NotRepeatable(
                 f"{self._name(batch.place)}: what was stored before is not known any more, so the rest cannot be"
-                f" stored behind it: {error}. {_HOW_TO_GO_ON}"
+                f" stored behind it: {error}. {HOW_TO_GO_ON}"
             ) from error
         raise error
 
@@ -172,7 +157,7 @@ class TaskWriter:
         if found is None or found.epoch != self._identity.epoch or found.incomplete or found.checksum is None:
             raise NotRepeatable(
                 f"{self._name(place)}: more is stored than the broker can compare, and its checksum is not known any"
-                f" more. {_HOW_TO_GO_ON}"
+                f" more. {HOW_TO_GO_ON}"
             )
         lane.unknown = False
         lane.stored, lane.stored_checksum = found.next_sequence, found.checksum
@@ -189,12 +174,4 @@ class TaskWriter:
         return f"task {self._task} of {self._identity.name}, partition {place.partition} of topic {place.topic!r}"
 
     def _fail(self, place: TopicPartition, what: str, error: CursusError | None = None) -> NoReturn:
-        raise NotRepeatable(f"{self._name(place)}: {what}. {HOW_TO_REPEAT} {_HOW_TO_GO_ON}") from error
-
-
-HOW_TO_REPEAT = (
-    "The write was repeated and has other rows, in another order, or in other tasks than before. Make the plan"
-    " deterministic: sort within partitions by a unique column before writing, leave out random and time functions,"
-    " and keep the number of tasks while a batch is unfinished."
-)
-_HOW_TO_GO_ON = "To go on at the price of records stored twice, start once with the option `delivery` = atLeastOnce."
+        raise NotRepeatable(f"{self._name(place)}: {what}. {HOW_TO_REPEAT} {HOW_TO_GO_ON}") from error

@@ -1,4 +1,8 @@
-"""The data source `cursus`: where Spark finds readers and writers by their options."""
+"""The data source `cursus`: where Spark finds readers and writers by their options.
+
+Spark starts a process to plan a query, another to commit a write, and everything each of them imports delays the query:
+readers and writers are imported when they are asked for, and they in turn load what rows need only where rows are.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from cursus_spark.batch_reader import CursusReader
 from cursus_spark.read_options import ReadOptions, extra_columns
 from cursus_spark.schema import check_read_schema, check_write_schema, read_schema
-from cursus_spark.stream_reader import CursusStreamReader
 from cursus_spark.write_options import WriteOptions
-from cursus_spark.writer import CursusStreamWriter, CursusWriter
 
 
 class CursusDataSource(DataSource):
@@ -30,14 +31,20 @@ class CursusDataSource(DataSource):
         return read_schema(extra_columns(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        from cursus_spark.batch_reader import CursusReader
+
         check_read_schema(schema)
         return CursusReader(ReadOptions.parse(self.options, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        from cursus_spark.stream_reader import CursusStreamReader
+
         check_read_schema(schema)
         return CursusStreamReader(ReadOptions.parse(self.options, streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from cursus_spark.writer import CursusWriter
+
         if overwrite:
             raise ValueError("a topic cannot be overwritten; write with mode `append`")
         options = WriteOptions.parse(self.options, streaming=False)
@@ -45,6 +52,8 @@ class CursusDataSource(DataSource):
         return CursusWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        from cursus_spark.writer import CursusStreamWriter
+
         # `overwrite` is output mode complete: every result is appended whole, as by Spark's Kafka sink.
         options = WriteOptions.parse(self.options, streaming=True)
         check_write_schema(schema, options.topic)

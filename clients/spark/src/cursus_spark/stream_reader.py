@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -19,11 +18,14 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from cursus_grpc import AsyncAdmin, TopicPartition
-from cursus_spark import data_loss, fetching, stream_plan
+from cursus_spark import data_loss, stream_plan
 from cursus_spark.group_progress import GroupProgress
 from cursus_spark.offsets import OffsetRange, StreamOffset
 from cursus_spark.planning import Extent, ask, find_cuts, find_extents, resolve
 from cursus_spark.read_options import ReadOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _NO_LIMIT: Final = 2**62
 """Stands for no limit where `minOffsetsPerTrigger` is set: with ReadAllAvailable, which a trigger that wants everything
@@ -139,5 +141,7 @@ class CursusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # On an executor.
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from cursus_spark import fetching  # only tasks need what it imports
+
         assert isinstance(partition, OffsetRange)
         return fetching.read(partition, self._options, self._schema)

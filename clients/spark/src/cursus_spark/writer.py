@@ -18,8 +18,8 @@ from cursus_grpc import AsyncAdmin, TopicPartition
 from cursus_grpc.errors import CursusError, TopicNotFound
 from cursus_spark import identity, markers
 from cursus_spark.identity import Identity
+from cursus_spark.outcomes import HOW_TO_GO_ON, HOW_TO_REPEAT, NotRepeatable, TaskWritten
 from cursus_spark.planning import TopicMissing, ask, gather
-from cursus_spark.publishing import HOW_TO_REPEAT, NotRepeatable, TaskWriter, TaskWritten
 from cursus_spark.write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class CursusWriter(DataSourceArrowWriter):
         self._identity = replace(chosen, alone=options.at_least_once)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return TaskWriter(self._options, self._identity, _context().partitionId(), self._planned).write(iterator)
+        return _write(self._options, self._identity, _context(), self._planned, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         finish(self._options, messages)
@@ -66,7 +66,7 @@ class CursusStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = _context()
         chosen = replace(identity.of_micro_batch(context, self._attempt), alone=self._options.at_least_once)
-        return TaskWriter(self._options, chosen, context.partitionId(), self._planned).write(iterator)
+        return _write(self._options, chosen, context, self._planned, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         finish(self._options, messages)
@@ -79,6 +79,18 @@ def _context() -> TaskContext:
     context = TaskContext.get()
     assert context is not None, "rows are written in tasks only"
     return context
+
+
+def _write(
+    options: WriteOptions,
+    write: Identity,
+    context: TaskContext,
+    planned: Mapping[str, int],
+    rows: Iterator[pa.RecordBatch],
+) -> TaskWritten:
+    from cursus_spark.publishing import TaskWriter  # only tasks need what it imports
+
+    return TaskWriter(options, write, context.partitionId(), planned).write(rows)
 
 
 def planned_partitions(options: WriteOptions) -> dict[str, int]:
@@ -194,6 +206,6 @@ def _compare(write: Identity, place: TopicPartition, stored: Mapping[int, int], 
         if stored.get(task, 0) != written.get(task, 0):
             raise NotRepeatable(
                 f"{write.name}, version {write.version}: partition {place.partition} of topic {place.topic!r} holds"
-                f" {stored.get(task, 0)} records of task {task}, which has {written.get(task, 0)} now. {HOW_TO_REPEAT}"
-                " To go on at the price of records stored twice, start once with the option `delivery` = atLeastOnce."
+                f" {stored.get(task, 0)} records of task {task}, which has {written.get(task, 0)} now."
+                f" {HOW_TO_REPEAT} {HOW_TO_GO_ON}"
             )

@@ -189,12 +189,12 @@ lifecycle:
 - name: CURSUS_BROKER
   value: {{ include "cursus.broker.address" . }}
 {{- if .Values.tls.enabled }}
-- name: CURSUS_TLS_CA
+- name: CURSUS_CLI_TLS_CA
   value: /etc/cursus/broker-tls/ca.crt
 {{- if .Values.tls.mutual }}
-- name: CURSUS_TLS_CERT
+- name: CURSUS_CLI_TLS_CERT
   value: /etc/cursus/broker-tls/tls.crt
-- name: CURSUS_TLS_KEY
+- name: CURSUS_CLI_TLS_KEY
   value: /etc/cursus/broker-tls/tls.key
 {{- end }}
 {{- end }}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, TypeVar
 
 import structlog
@@ -21,6 +23,7 @@ from cursus_broker.log.engine import SegmentEngine
 from cursus_broker.log.files import Files, RealFiles
 from cursus_broker.metadata.model import Snapshot
 from cursus_broker.metadata.store import MetadataStore
+from cursus_broker.observability.disks import DiskRoom
 from cursus_broker.observability.lag import LagAges
 from cursus_broker.observability.metrics import BrokerMetrics
 from cursus_broker.publish.dedup import ContentLimits
@@ -34,8 +37,10 @@ from cursus_broker.rpc.server import Server, Servicers
 from cursus_broker.rpc.streams import Stopping
 from cursus_broker.rpc.subscribe import SubscribeServicer
 from cursus_broker.rpc.topics import TopicServicer
-from cursus_broker.settings import BrokerSettings
+from cursus_broker.settings import BrokerSettings, TlsSettings
 from cursus_broker.topics.catalog import Catalog, CatalogSettings, refuse_lost_metadata
+from cursus_broker.topics.config import TopicConfig
+from cursus_broker.topics.scrubber import Scrubber
 from cursus_service.http import NOT_LISTENING, Health, HttpServer, health_handler, metrics_handler
 from cursus_service.process import announce_ready, format_address, raise_open_file_limit, settle_memory
 
@@ -47,6 +52,9 @@ T = TypeVar("T")
 _OTHER_FILES: Final = 2_048
 _LEDGER_CHECK_S: Final = 10.0
 _LAG_CHECK_S: Final = 5.0
+_ROOM_CHECK_S: Final = 1.0
+_STARTING: Final = Health(NOT_LISTENING, {"broker": "starting"})
+_STOPPING: Final = Health(NOT_LISTENING, {"broker": "stopping"})
 # Appended since producers were last remembered: what a start after a crash has to read of a partition's headers.
 _LEDGER_BYTES: Final = 64 * 1024 * 1024
 # Producers forgotten since: a start after a crash would know them again, and others would have to make room for them.
@@ -64,6 +72,7 @@ class Broker:
     publisher: Publisher
     metrics: BrokerMetrics
     ages: LagAges
+    scrubber: Scrubber
 
     @classmethod
     @asynccontextmanager
@@ -78,7 +87,11 @@ class Broker:
                 metrics.watch_disks({"data": settings.data_dir, "logs": settings.segment_dir})
                 threads = closing.enter_context(ThreadPoolExecutor(2, "unpack"))
                 engine = SegmentEngine(
-                    settings.segment_dir, settings.log, files=files or RealFiles(), observe_sync=metrics.observe_sync
+                    settings.segment_dir,
+                    settings.log,
+                    files=files or RealFiles(),
+                    observe_sync=metrics.observe_sync,
+                    observe_damage=metrics.damage_found,
                 )
                 await closing.enter_async_context(engine)
                 database = settings.data_dir / "metadata.db"
@@ -92,11 +105,18 @@ class Broker:
                 limits = GroupLimits(settings.groups.max_groups, settings.groups.max_members)
                 coordinator = GroupCoordinator(store, catalog, snapshot, limits=limits)
                 await coordinator.partitions_opened()
-                catalog.on_change(coordinator.topics_changed)
+                catalog.on_change(coordinator.topic_changed)
+                catalog.on_reopen(coordinator.partitions_opened)
                 ages = LagAges(catalog, coordinator)
-                metrics.watch(catalog, coordinator, lambda: engine.open_descriptors, ages)
+                scrubber = Scrubber(
+                    catalog,
+                    settings.log.scrub_bytes_per_s,
+                    settings.log.scrub_interval_ms,
+                    settings.data_dir / "scrub.json",
+                )
+                metrics.watch(catalog, coordinator, lambda: engine.open_descriptors, ages, scrubber)
                 publisher = Publisher(catalog, _publisher_settings(settings), metrics, _runner(threads), admit)
-                yield cls(settings, snapshot, catalog, coordinator, publisher, metrics, ages)
+                yield cls(settings, snapshot, catalog, coordinator, publisher, metrics, ages, scrubber)
 
 
 async def serve(
@@ -114,8 +134,9 @@ async def serve(
     """
     started = time.monotonic()
     settings = _within_file_limit(settings)
-    health = Health(NOT_LISTENING, {"broker": "starting"})
-    async with HttpServer(health_handler(lambda: health)) as health_server:
+    health: Callable[[], Health] = lambda: _STARTING  # noqa: E731  # replaced below
+    who = "broker"
+    async with HttpServer(health_handler(lambda: health(), lambda: who)) as health_server:
         health_address = await _listen(health_server, settings.host, settings.health_port)
         async with Broker.open(settings, files, admit) as broker:
             server = Server(settings.grpc, settings.publish, broker.metrics)
@@ -126,26 +147,46 @@ async def serve(
             ):
                 metrics_address = await _listen(metrics_server, settings.host, settings.metrics_port)
                 stopping = Stopping()
-                await server.start(_servicers(broker, grpc_port, stopping))
+                identity = _identity(broker, grpc_port)
+                await server.start(_servicers(broker, identity, stopping))
+                who = str(identity)
                 settle_memory()
                 start_seconds = time.monotonic() - started
                 broker.metrics.serving(start_seconds, lambda: server.connections)
-                health = Health(None, {"broker": "ready"})
+                health = partial(_health, broker.metrics.room)
                 announce(grpc=(settings.host, grpc_port), health=health_address, metrics=metrics_address)
                 log.info(
                     "broker.listening",
                     version=__version__,
+                    python=platform.python_version(),
+                    data_dir=str(settings.data_dir.absolute()),
+                    segment_dir=str(settings.segment_dir.absolute()),
+                    tls=_tls_shown(settings.tls),
+                    host=settings.host,
                     grpc_port=grpc_port,
                     topics=len(broker.snapshot.topics),
+                    partitions=broker.catalog.total_partitions,
                     start_seconds=round(start_seconds, 3),
                 )
                 await stop.wait()
-                health = Health(NOT_LISTENING, {"broker": "stopping"})
+                health = lambda: _STOPPING  # noqa: E731
                 log.info("broker.stopping", grace_ms=settings.grace_ms)
                 stopping.begin()
                 broker.catalog.end_waits()
                 await server.stop(settings.grace_ms / 1000)
     log.info("broker.stopped")
+
+
+def _health(room: DiskRoom) -> Health:
+    """Of a broker that serves. With a full disk it is ready still: reading goes on, and so does making room."""
+    disk = "full: publishes are refused until there is room" if room.is_full else "has room"
+    return Health(None, {"broker": "ready", "disk": disk}, "the disk is full" if room.is_full else None)
+
+
+def _tls_shown(tls: TlsSettings) -> str:
+    if tls.cert is None:
+        return "off"
+    return "on" if tls.client_ca is None else "on, with client certificates"
 
 
 async def _listen(server: HttpServer, host: str, port: int) -> tuple[str, int]:
@@ -182,6 +223,8 @@ async def _background(
             tasks.create_task(_every(60.0, forget_producers), name="idle-producers"),
             tasks.create_task(_every(_LAG_CHECK_S, broker.ages.look), name="lag-ages"),
             tasks.create_task(_every(_LEDGER_CHECK_S, save_ledgers), name="ledgers"),
+            tasks.create_task(_every(_ROOM_CHECK_S, broker.metrics.room.look), name="disk-room"),
+            tasks.create_task(broker.scrubber.run(), name="scrubber"),
         ]
         try:
             yield
@@ -207,25 +250,49 @@ def _within_file_limit(settings: BrokerSettings) -> BrokerSettings:
     return replace(settings, log=replace(settings.log, open_files=open_files))
 
 
-def _servicers(broker: Broker, grpc_port: int, stopping: Stopping) -> Servicers:
-    settings, catalog, metrics = broker.settings, broker.catalog, broker.metrics
-    identity = Identity(
+def _identity(broker: Broker, grpc_port: int) -> Identity:
+    settings = broker.settings
+    return Identity(
         broker_id=settings.broker_id,
         cluster_id=broker.snapshot.cluster_id,
         host=settings.advertised_host or settings.host,
         port=settings.advertised_port or grpc_port,
         started_ms=time.time_ns() // 1_000_000,
     )
+
+
+def _topic_defaults(settings: BrokerSettings) -> TopicConfig:
+    """What holds for a topic that says nothing itself. It has no `max_value_bytes`: the largest set is the bound."""
+    return TopicConfig(
+        retention_ms=settings.topics.retention_ms,
+        retention_bytes=settings.topics.retention_bytes,
+        segment_bytes=settings.log.segment_bytes,
+        segment_ms=settings.log.segment_ms,
+        content_deduplication=True,
+        min_value_bytes=0,
+    )
+
+
+def _servicers(broker: Broker, identity: Identity, stopping: Stopping) -> Servicers:
+    settings, catalog, metrics = broker.settings, broker.catalog, broker.metrics
     limits, response_bytes = settings.publish, settings.consume.response_bytes
     return Servicers(
-        topics=TopicServicer(catalog),
+        topics=TopicServicer(catalog, _topic_defaults(settings)),
         publish=PublishServicer(
-            broker.publisher, catalog, limits.window_bytes, limits.max_batch_bytes, metrics.observe_publish, stopping
+            broker.publisher,
+            catalog,
+            limits.window_bytes,
+            limits.max_batch_bytes,
+            metrics.observe_publish,
+            metrics.refused,
+            stopping,
         ),
-        consume=ConsumeServicer(catalog, response_bytes, metrics.delivered, stopping),
+        consume=ConsumeServicer(catalog, response_bytes, metrics.delivered, metrics.refused, stopping),
         subscribe=SubscribeServicer(broker.coordinator, catalog, response_bytes, metrics.delivered, stopping),
         groups=GroupServicer(broker.coordinator, catalog),
-        cluster=ClusterServicer(catalog, identity, settings.data_dir, limits.max_batch_bytes),
+        cluster=ClusterServicer(
+            catalog, identity, settings.data_dir, limits.max_batch_bytes, lambda: metrics.room.is_full
+        ),
     )
 
 

@@ -6,13 +6,16 @@ canonical status for each class, and a test fails for a class without a row ther
 
 from __future__ import annotations
 
-from typing import ClassVar
+import errno
+from typing import ClassVar, Final
 
 
 class CursusError(Exception):
     """A request the broker refuses. Subclasses with a `reason` are what clients meet; the others only group them."""
 
     reason: ClassVar[str] = ""
+    retry_after_ms: ClassVar[int | None] = None
+    """How long a client should wait before it tries again; None leaves it to the client."""
 
     def __init__(self, message: str, **metadata: object) -> None:
         super().__init__(message)
@@ -361,9 +364,35 @@ class ShuttingDown(Unavailable):
 
 
 class StorageFailed(Unavailable):
-    """The disk refused: full, failing or gone. Nothing was acknowledged."""
+    """The disk refused: failing or gone. Nothing was acknowledged."""
 
     reason = "STORAGE_FAILED"
+
+    def again(self) -> StorageFailed:
+        """The same for another caller: an exception that is raised twice gathers both tracebacks."""
+        return type(self)(str(self), **self.metadata)
+
+
+class DiskFull(StorageFailed):
+    """There is no room, or no quota. Nothing was stored, nothing is lost, and it goes on by itself when there is."""
+
+    reason = "DISK_FULL"
+    retry_after_ms = 1_000
+
+
+class PartitionReopened(StorageFailed):
+    """An operator has the log opened anew. Whoever reads or writes it comes back and finds it, maybe shorter."""
+
+    reason = "PARTITION_REOPENED"
+
+
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def storage_failure(what: str, error: OSError) -> StorageFailed:
+    """`error` as clients may see it: what was tried and the system's reason, without the path that Python adds."""
+    cause = error.strerror or str(error)
+    return DiskFull(f"{what}: {cause}") if error.errno in _NO_ROOM else StorageFailed(f"{what}: {cause}")
 
 
 class WriteTimeout(CursusError):
@@ -383,10 +412,14 @@ class PartitionDamaged(CursusError):
 
     reason = "DATA_LOSS"
 
-    def __init__(self, file: str, position: int, cause: str) -> None:
+    def __init__(self, path: str, position: int, cause: str) -> None:
+        # Clients see it, and where the broker keeps its data is none of their business.
+        file = "/".join(path.split("/")[-2:])
         super().__init__(
             f"{file} is damaged at byte {position}: {cause}; restore the file or delete the topic",
             file=file,
             position=position,
             cause=cause,
         )
+        self.path = path
+        self.position = position

@@ -2,7 +2,9 @@
 
     health    GET /live    200 always while the loop runs
               GET /ready   200 or 503 with the checks as JSON
-              GET /…       200 `OK`, or 503 `Broker not ready: ` and the reason; the seeds' texts, byte for byte
+              GET /…       200 `OK`, or 503 `Broker not ready: ` and the reason; the seeds' texts, byte for byte;
+                           `OK, but ` and what is wrong, where that is no reason to stop sending requests
+              each says in `Cursus-Identity` whose health it is
     metrics   GET /metrics Prometheus text, gzip for those who accept it; anything else is 404
 
 Everything a peer can make grow is bounded: connections, the size of a request, and the time for each of its steps.
@@ -244,10 +246,12 @@ async def _skip_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -
 @dataclass(frozen=True, slots=True)
 class Health:
     """What the service says about itself. `checks` are named findings for /ready; `reason` is the one sentence for
-    /health, and None means ready."""
+    /health, and None means ready. `trouble` is what /health says of a service that is ready and not well: it must not
+    be taken out of service for it."""
 
     reason: str | None
     checks: Mapping[str, str] = field(default_factory=dict)
+    trouble: str | None = None
 
     @property
     def ready(self) -> bool:
@@ -258,18 +262,25 @@ NOT_LISTENING: Final = "Main listener not active"
 """The seeds' reason, for the time before the main port is open and after it is closed."""
 
 
-def health_handler(health: Callable[[], Health]) -> Handler:
-    """`health` is asked for every request and must answer from memory: it runs on the loop."""
+IDENTITY: Final = "Cursus-Identity"
+
+
+def health_handler(health: Callable[[], Health], identity: Callable[[], str] = str) -> Handler:
+    """`health` is asked for every request and must answer from memory: it runs on the loop. `identity` tells one
+    service from another: several may be on one host, and their pages look the same."""
 
     async def handle(request: Request) -> Response:
+        who = {IDENTITY: name} if (name := identity()) else {}
         if request.path == "/live":
-            return Response(HTTPStatus.OK, _json({"status": "live"}), JSON)
+            return Response(HTTPStatus.OK, _json({"status": "live"}), JSON, who)
         found = health()
         status = HTTPStatus.OK if found.ready else HTTPStatus.SERVICE_UNAVAILABLE
         if request.path == "/ready":
             verdict = "ready" if found.ready else "not_ready"
-            return Response(status, _json({"status": verdict, "checks": dict(found.checks)}), JSON)
-        return Response(status, b"OK" if found.ready else f"Broker not ready: {found.reason}".encode())
+            return Response(status, _json({"status": verdict, "checks": dict(found.checks)}), JSON, who)
+        if not found.ready:
+            return Response(status, f"Broker not ready: {found.reason}".encode(), headers=who)
+        return Response(status, b"OK" if found.trouble is None else f"OK, but {found.trouble}".encode(), headers=who)
 
     return handle
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 import logging
 import sys
 from enum import StrEnum
-from typing import TextIO
+from typing import Final, TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
+
+_NOISY_LIBRARIES: Final = ("hpack", "asyncio")
+"""Their debug records, several for every header of every call, bury our own."""
 
 
 class LogFormat(StrEnum):
@@ -56,6 +59,8 @@ def configure_logging(level: LogLevel, output: LogFormat, *, stream: TextIO | No
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(threshold)
+    for noisy in _NOISY_LIBRARIES:
+        logging.getLogger(noisy).setLevel(max(threshold, logging.INFO))
     logging.captureWarnings(capture=True)
 
 

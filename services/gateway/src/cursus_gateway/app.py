@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -51,7 +52,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     metrics = GatewayMetrics()
     metrics.broker_up.set_function(lambda: float(upstream.failure is None))
     async with (
-        HttpServer(health_handler(health)) as health_server,
+        HttpServer(health_handler(health, lambda: "gateway")) as health_server,
         HttpServer(metrics_handler(metrics.registry)) as metrics_server,
         _watched(upstream),
     ):
@@ -64,7 +65,15 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         settle_memory()
         tcp = {"tcp" if number == 0 else f"tcp{number + 1}": address for number, address in enumerate(addresses)}
         announce_ready(stream=None, **tcp, health=health_address, metrics=metrics_address)
-        log.info("gateway.listening", version=__version__, ports=[port for _, port in addresses])
+        log.info(
+            "gateway.listening",
+            version=__version__,
+            python=platform.python_version(),
+            host=settings.host,
+            ports=[port for _, port in addresses],
+            tls="off" if settings.tls.cert is None else "on, beside plain text",
+            broker=settings.broker,
+        )
         await stop.wait()
         listening = False
         log.info("gateway.stopping", grace_ms=settings.grace_ms)

@@ -10,6 +10,7 @@ from typing import Final
 from cursus_gateway import batch
 from cursus_gateway.delivery import Written
 from cursus_gateway.dialect.commands import MAX_MESSAGES, ConsumeAll, ConsumeBatch
+from cursus_gateway.dialect.texts import is_pattern
 from cursus_gateway.epochs import ReadEpochs, ReadUpTo
 from cursus_gateway.framing import MAX_ANSWER_BYTES, MIB, Parts, frame
 from cursus_gateway.membership import Membership
@@ -42,7 +43,7 @@ class Consuming:
         self, command: ConsumeBatch, lane: int, epochs: ReadEpochs, *, third_generation: bool
     ) -> Parts | str:
         """A whole frame in parts, or a text to answer instead. `epochs` are those of the connection. Raises Refused."""
-        if "*" in command.topic or "?" in command.topic:
+        if is_pattern(command.topic):
             return await self._consume_pattern(command, lane)
         if command.offset < 0 or self._settings.stream_autocommit:
             if (text := await self._obstacle(command)) is not None:

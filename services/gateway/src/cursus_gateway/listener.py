@@ -20,7 +20,7 @@ from cursus_gateway.connection import RECEIVE_BYTES, Connection
 from cursus_gateway.requests import Services
 from cursus_gateway.session import Session
 from cursus_gateway.settings import GatewaySettings, ReplyProfile, TlsSettings
-from cursus_service.tls import CertificateWatch
+from cursus_service.tls import CertificateWatch, RefusedHandshakes, load_identity
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +44,7 @@ class Gate:
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._lane = 0
+        self._handshakes = RefusedHandshakes(services.metrics.refused_handshakes.inc)
         services.metrics.watch_connections(lambda: len(self._connections))
 
     async def start(self) -> Sequence[tuple[str, int]]:
@@ -100,11 +101,13 @@ class Gate:
 
     async def _welcome(self, accepted: socket.socket, profile: ReplyProfile) -> None:
         """Makes a connection of an accepted socket. The slot is given back when that ends, or here if it fails."""
+        shaking = False
         try:
             accepted.setblocking(False)
             _keep_alive(accepted)
             tls = self._tls if self._tls is not None and await self._says_tls_hello(accepted) else None
             self._services.metrics.connections.inc()
+            shaking = tls is not None
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: Connection(
                     self._buffer,
@@ -118,7 +121,10 @@ class Gate:
                 ssl_handshake_timeout=10.0 if tls else None,
             )
         except (OSError, TimeoutError, ssl.SSLError) as error:
-            log.debug("listener.connection.failed", error=str(error))
+            if shaking:
+                self._handshakes.note(_peer_of(accepted), error)
+            else:
+                log.debug("listener.connection.failed", error=str(error))
             accepted.close()
             self._slots.release()
         except BaseException:
@@ -207,6 +213,14 @@ def _listen(host: str, port: int, backlog: int) -> socket.socket:
     return listening
 
 
+def _peer_of(accepted: socket.socket) -> str:
+    try:
+        host, port = accepted.getpeername()[:2]
+    except OSError:  # it has left, or uvloop has closed the socket with its transport
+        return "unknown"
+    return f"{host}:{port}"
+
+
 def _keep_alive(accepted: socket.socket) -> None:
     """Dead peers are found by TCP itself: silent ones may be alive and are not disturbed."""
     accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -220,4 +234,4 @@ def _certificates(settings: TlsSettings) -> CertificateWatch | None:
     cert, key = settings.cert, settings.key
     if cert is None or key is None:
         return None
-    return CertificateWatch((cert, key), lambda context: context.load_cert_chain(cert, key))
+    return CertificateWatch((cert, key), lambda context: load_identity(context, cert, key))

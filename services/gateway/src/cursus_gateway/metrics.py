@@ -24,7 +24,13 @@ class GatewayMetrics:
             "cursus_gateway_connections_active", "Connections being served.", registry=registry
         )
         self.connections = Counter("cursus_gateway_connections", "Connections accepted so far.", registry=registry)
+        self.refused_handshakes = Counter(
+            "cursus_tls_handshakes_refused", "TLS handshakes that failed.", registry=registry
+        )
         self.frames = Counter("cursus_gateway_frames", "Frames received.", registry=registry)
+        self.oversized_frames = Counter(
+            "cursus_gateway_oversized_frames", "Frames refused because they are too large.", registry=registry
+        )
         self.commands = Counter(
             "cursus_gateway_commands", "Commands served, by outcome.", ["command", "outcome"], registry=registry
         )

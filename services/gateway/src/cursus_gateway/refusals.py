@@ -88,6 +88,8 @@ SPELLINGS: Final[Mapping[str, Spelling]] = {
     "INCONSISTENT_GROUP": Spelling("inconsistent_group", Kind.CONFLICT),
     SHUTTING_DOWN: Spelling("broker_unavailable", Kind.AVAILABILITY),
     "STORAGE_FAILED": Spelling("storage_failed", Kind.AVAILABILITY),
+    "DISK_FULL": Spelling("disk_full", Kind.AVAILABILITY),
+    "PARTITION_REOPENED": Spelling("partition_reopened", Kind.AVAILABILITY),
     "WRITE_TIMEOUT": Spelling("write_timeout", Kind.AVAILABILITY),
     "RESOURCE_LIMIT": Spelling("resource_limit", Kind.AVAILABILITY),
     "DATA_LOSS": Spelling("partition_damaged", Kind.INTERNAL),

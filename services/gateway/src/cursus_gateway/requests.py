@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -28,6 +28,9 @@ from cursus_gateway.unpacking import Unpacking
 from cursus_gateway.upstream import Upstream
 
 log = structlog.get_logger(__name__)
+
+# What an operator may want to know the author of.
+_CHANGES: Final = (c.CreateTopic, c.DeleteTopic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,8 @@ class Requests:
         try:
             name = topic.decode()
         except UnicodeDecodeError:
+            self._services.metrics.command("MESSAGE", "error")
+            self._services.metrics.errors.labels("INVALID_TOPIC_NAME").inc()
             self._session.write_text(replies.error("invalid_topic_name", reason="not UTF-8"))
             return
         try:
@@ -121,8 +126,11 @@ class Requests:
         publish = c.Publish(message.topic, message.payload, by_content=True)
         try:
             await self._services.publishing.publish(publish, self._session.lane)
+            self._services.metrics.command("MESSAGE", "ok")
             self._session.write_text(replies.OK)
         except Refused as refused:
+            self._services.metrics.command("MESSAGE", "error")
+            self._services.metrics.errors.labels(refused.reason).inc()
             if refused.reason not in ("TOPIC_NOT_FOUND", "INVALID_TOPIC_NAME"):
                 self._session.write_text(spell(refused))
                 return
@@ -143,8 +151,13 @@ class Requests:
         self._log.debug("request", command=request.name, dialect=request.dialect.value)
         self._note(request)
         try:
-            await self._run(request, raw)
-            self._services.metrics.command(request.name, "ok")
+            if await self._run(request, raw):
+                self._services.metrics.command(request.name, "ok")
+                if isinstance(request.command, _CHANGES):
+                    self._log.info("topic.command", command=request.name, topic=request.command.topic)
+            else:
+                self._services.metrics.command(request.name, "error")
+                self._services.metrics.errors.labels("REFUSED").inc()
         except Refused as refused:
             self._services.metrics.command(request.name, "error")
             self._services.metrics.errors.labels(refused.reason).inc()
@@ -164,7 +177,8 @@ class Requests:
             if group:
                 self._services.peers.saw_form(self._session.peer, group, False, time.monotonic())
 
-    async def _run(self, request: Request, raw: bool) -> None:
+    async def _run(self, request: Request, raw: bool) -> bool:
+        """False if the answer was no."""
         session = self._session
         match request.command:
             case c.ConsumeAll() as command:
@@ -175,7 +189,7 @@ class Requests:
                     session.send(parts)
                     sent += len(parts)
                     await session.writable()
-                self._log.info("stream.completed", topic=command.topic, messages=sent)
+                self._log.debug("consume.completed", topic=command.topic, messages=sent)
                 self._session.close()
             case c.Stream() as command:
                 self._services.peers.moved_on(self._session.peer, command.group, command.topic, command.partition)
@@ -189,6 +203,8 @@ class Requests:
                 session.write(reply.parts)
                 if reply.close:
                     self._session.close()
+                return not reply.refused
+        return True
 
     async def _subscribe(self, command: c.Subscribe) -> None:
         """Answers once the member is in its group, so that whatever is published after the answer is delivered."""

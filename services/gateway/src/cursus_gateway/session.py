@@ -135,6 +135,9 @@ class Session:
 
     def refuse_frame(self, size: int) -> None:
         """A frame that is too large to be read: said after the answers before it, and the end."""
+        self._services.metrics.oversized_frames.inc()
+        self._services.metrics.errors.labels("FRAME_TOO_LARGE").inc()
+        log.warning("request.frame_too_large", peer=self.peer, size=size, limit=MAX_BODY_BYTES)
         self._last_words = replies.error("frame_too_large", size=size, max=MAX_BODY_BYTES)
         self._no_more_frames = True
         self._pump()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from cursus_gateway.dialect import policies
 from cursus_gateway.dialect.commands import CreateTopic
 from cursus_gateway.idempotence import LABEL, is_idempotent
 from cursus_gateway.refusals import TOPIC_DIFFERS, Refused
@@ -22,27 +23,30 @@ def wanted_config(command: CreateTopic) -> TopicConfig:
 
 
 def policies_of(config: TopicConfig) -> dict[str, str]:
-    """The policies a topic was given, by the names CREATE has for them. Other labels are none."""
-    policies: dict[str, str] = {}
+    """The policies of a topic by the names, and in the order, that CREATE has for them. Other labels are none."""
+    return {**policies.KEPT, **_own_policies(config)}
+
+
+def _own_policies(config: TopicConfig) -> dict[str, str]:
+    """What a topic was given. A retention of 0 is that of the broker."""
+    own: dict[str, str] = {}
+    hours, rest_ms = divmod(config.retention_ms, _HOUR_MS)
+    if config.retention_ms == -1:
+        own["retention_hours"] = "-1"
+    elif rest_ms:
+        own["retention_ms"] = str(config.retention_ms)
+    else:
+        own["retention_hours"] = str(hours)
+    own["retention_bytes"] = str(config.retention_bytes)
     if is_idempotent(config):
-        policies["idempotent"] = "true"
-    if config.HasField("retention_ms"):
-        hours, rest_ms = divmod(config.retention_ms, _HOUR_MS)
-        if config.retention_ms == -1:
-            policies["retention_hours"] = "-1"
-        elif rest_ms:
-            policies["retention_ms"] = str(config.retention_ms)
-        else:
-            policies["retention_hours"] = str(hours)
-    if config.HasField("retention_bytes"):
-        policies["retention_bytes"] = str(config.retention_bytes)
-    return policies
+        own["idempotent"] = "true"
+    return own
 
 
 def require_policies(command: CreateTopic, topic: Topic) -> None:
     """Refuse to confirm to the creator of a topic that exists what that topic does not do. Raises Refused."""
-    has: Mapping[str, str] = policies_of(topic.config)
-    for key, value in policies_of(wanted_config(command)).items():
-        if has.get(key) != value:
-            kept = f"with {key}={has[key]}" if key in has else f"without {key}"
+    has: Mapping[str, str] = _own_policies(topic.config)
+    for key, value in _own_policies(wanted_config(command)).items():
+        if value != "0" and has.get(key) != value:
+            kept = f"with {key}={has[key]}" if has.get(key, "0") != "0" else f"without {key}"
             raise Refused(TOPIC_DIFFERS, f"{key}={value}: the topic exists {kept}, and CREATE does not change that")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final, Protocol
 
 from cursus_gateway.consuming import Consuming
@@ -35,7 +36,7 @@ from cursus_gateway.upstream import (
 )
 from cursus_proto.v1 import cluster_service_pb2, group_service_pb2, topic_service_pb2
 
-# The contract does not tell these times; this is how Go writes a time that is not set.
+# How Go writes a time that is not set: that of the last rebalance, if that was before the broker started.
 _NO_TIME: Final = "0001-01-01T00:00:00Z"
 
 
@@ -71,10 +72,12 @@ class Reply:
 
     parts: Parts
     close: bool = False
+    refused: bool = False
+    """It tells the client no."""
 
 
 def text_reply(text: str, *, close: bool = False) -> Reply:
-    return Reply([frame(text.encode())], close)
+    return Reply([frame(text.encode())], close, replies.is_error(text))
 
 
 class Translator:
@@ -348,12 +351,13 @@ class Translator:
                 "members": [
                     {
                         "member_id": member.member_id,
-                        "last_heartbeat": _NO_TIME,
+                        "last_heartbeat": _rfc3339(member.last_heartbeat_ms),
+                        "joined": _rfc3339(member.joined_ms),
                         "assignments": [place.partition for place in member.partitions],
                     }
                     for member in described.members
                 ],
-                "last_rebalance": _NO_TIME,
+                "last_rebalance": _rfc3339(described.rebalanced_ms),
             }
         )
 
@@ -386,6 +390,14 @@ class Translator:
             return replies.refusal("UNSUPPORTED_FEATURE", retryable=False, features=",".join(unsupported))
         context.structured_errors = "structured_errors_v1" in enabled
         return replies.negotiated(command.version, enabled, unsupported)
+
+
+def _rfc3339(time_ms: int) -> str:
+    """Milliseconds since 1970 as a date, in UTC. 0: not set."""
+    if not time_ms:
+        return _NO_TIME
+    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def refusal_text(request: Request, refused: Refused, *, classified: bool) -> str:

@@ -31,6 +31,7 @@ from cursus_proto.v1 import (
     publish_service_pb2,
     topic_service_pb2,
 )
+from cursus_service.tls import load_authorities, load_identity
 from cursus_transport import Channel, Limits, UnaryMethod
 
 log = structlog.get_logger(__name__)
@@ -93,7 +94,9 @@ class Link:
     def __init__(self, address: str, settings: UpstreamSettings) -> None:
         self.address = address
         tls = _context(settings)
-        self._channels = [Channel(address, limits=_LIMITS, tls=tls) for _ in range(settings.channels)]
+        self._channels = [
+            Channel(address, limits=_LIMITS, tls=tls, application="cursus-gateway") for _ in range(settings.channels)
+        ]
         # Made once: the headers of a method's calls are the same each time.
         self._methods: dict[tuple[str, int], UnaryMethod[Any, Any]] = {}
 
@@ -271,7 +274,9 @@ class Upstream:
 def _context(settings: UpstreamSettings) -> ssl.SSLContext | None:
     if settings.tls_ca is None:
         return None
+    # On a context aside first, whose failure names the file.
+    load_authorities(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), settings.tls_ca)
     context = ssl.create_default_context(cafile=settings.tls_ca)
     if settings.tls_cert is not None:
-        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+        load_identity(context, settings.tls_cert, settings.tls_key)
     return context

@@ -19,6 +19,7 @@ from cursus_broker.errors import (
 from cursus_broker.groups.api import GroupLimits
 from cursus_broker.groups.coordinator import GroupCoordinator
 from cursus_broker.groups.members import JoinRequest, Subscription
+from cursus_broker.groups.plan import Tempo
 from cursus_broker.log.api import Offset
 from cursus_broker.metadata.model import CommittedOffset, Snapshot, StoredGroup, TopicPartition
 from cursus_broker.metadata.store import Settled
@@ -193,11 +194,14 @@ class Clock:
 class World:
     """A coordinator with everything around it in reach."""
 
-    def __init__(self, counts: Mapping[str, int], limits: GroupLimits | None = None) -> None:
+    def __init__(
+        self, counts: Mapping[str, int], limits: GroupLimits | None = None, tempo: Tempo | None = None
+    ) -> None:
         self.topics = FakeTopics(counts)
         self.store = MemoryStore(self.topics)
         self.clock = Clock()
         self._limits = limits
+        self._tempo = tempo
         self._tokens: Iterator[int] = count(1)
         self.coordinator = self._start()
 
@@ -218,7 +222,7 @@ class World:
                     del offsets[partition]
         else:
             self.topics.counts[name] = partitions
-        self.coordinator.topics_changed()
+        self.coordinator.topic_changed(name)
 
     def _start(self) -> GroupCoordinator:
         return GroupCoordinator(
@@ -226,6 +230,7 @@ class World:
             self.topics,
             self.store.snapshot(),
             limits=self._limits,
+            tempo=self._tempo,
             now_ms=self.clock,
             time_ms=self.clock,
             new_token=lambda: f"{next(self._tokens):08x}",

@@ -23,6 +23,7 @@ from cursus_broker.groups.assignors import Strategy
 from cursus_broker.groups.coordinator import GroupCoordinator
 from cursus_broker.groups.offsets import OffsetReset
 from cursus_broker.groups.state import Assignment, GroupState
+from cursus_broker.groups.views import Clock
 from cursus_broker.metadata.model import TopicPartition
 from tests.unit.broker.groups.doubles import World, partitions, request
 
@@ -52,7 +53,7 @@ def waiting_sync(world: World, member_id: str, generation: int) -> asyncio.Task[
 async def test_a_member_without_an_id_gets_one_that_shows_its_client(coordinator: GroupCoordinator) -> None:
     joined = await coordinator.join(replace(request("t"), client_id="billing app"))
     assert joined.member_id == "billingapp-00000001"
-    assert (joined.generation, joined.strategy) == (1, Strategy.MODULO)
+    assert (joined.generation, joined.strategy) == (1, Strategy.STICKY)
     assert joined.assignment.granted == partitions("t", 0, 1, 2, 3)
 
 
@@ -286,6 +287,33 @@ async def test_a_description_shows_members_owners_and_lag(world: World, coordina
         ("a", 1_000),
         ("a", 1_000),
     ]
+
+
+async def test_a_description_tells_when_members_joined_and_were_heard_of(
+    world: World, coordinator: GroupCoordinator
+) -> None:
+    began_ms = world.clock()
+    await join(world, "a")
+    world.pass_time(3_000)
+    await coordinator.heartbeat("readers", "a", 1)
+    world.pass_time(1_000)
+    description = coordinator.describe("readers")
+    (member,) = description.members
+    assert (member.joined_ms, member.heard_ms) == (began_ms, began_ms + 3_000)
+    assert description.rebalanced_ms == began_ms
+    with coordinator.attached("readers", "a"):
+        world.pass_time(2_000)
+        (member,) = coordinator.describe("readers").members
+        assert member.heard_ms == began_ms + 6_000, "an open stream is a sign of life all the time"
+
+
+def test_times_are_told_by_the_clock_of_people_however_it_was_set_meanwhile() -> None:
+    assert Clock(now_ms=5_000, time_ms=1_700_000_000_000).since_1970(3_000) == 1_699_999_998_000
+
+
+async def test_a_group_that_only_keeps_offsets_never_rebalanced(coordinator: GroupCoordinator) -> None:
+    await coordinator.commit("readers", {P0: OffsetCommit(9)})
+    assert coordinator.describe("readers").rebalanced_ms is None
 
 
 async def test_a_deleted_topic_leaves_assignments_and_offsets(world: World, coordinator: GroupCoordinator) -> None:

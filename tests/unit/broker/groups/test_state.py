@@ -79,7 +79,8 @@ def test_churn_does_not_prolong_a_handover() -> None:
 
 
 def test_members_that_cannot_acknowledge_get_and_lose_partitions_immediately() -> None:
-    group = group_of("a")
+    group = Group("readers", strategy=Strategy.MODULO)
+    group.join(request("t", member_id="a"), "", TOPICS, 0)
     group.join(replace(request("t", member_id="b"), at_once=True), "", TOPICS, 0)
     assert group.assignment("b").granted == partitions("t", 1, 3)
     assert not group.must_sync("b", 2)
@@ -172,6 +173,18 @@ def test_the_first_member_decides_the_strategy_and_an_empty_group_forgets_nothin
     group.leave("b", TOPICS, 0)
     group.join(replace(request("t", member_id="c"), strategy=Strategy.STICKY), "", TOPICS, 0)
     assert group.strategy is Strategy.STICKY
+
+
+@pytest.mark.parametrize(("legacy_first", "expected"), [(False, Strategy.STICKY), (True, Strategy.MODULO)])
+def test_a_new_group_is_sticky_unless_a_legacy_member_is_its_first(legacy_first: bool, expected: Strategy) -> None:
+    group = Group("readers")
+    group.join(replace(request("t", member_id="a"), at_once=legacy_first), "", TOPICS, 0)
+    group.join(replace(request("t", member_id="b"), at_once=not legacy_first), "", TOPICS, 0)
+    assert group.strategy is expected
+    group.leave("a", TOPICS, 0)
+    group.leave("b", TOPICS, 0)
+    group.join(replace(request("t", member_id="c"), at_once=not legacy_first), "", TOPICS, 0)
+    assert group.strategy is expected, "it is no new group any more"
 
 
 def test_a_full_group_refuses_newcomers_but_not_its_members() -> None:

@@ -31,4 +31,4 @@ def test_any_flipped_bit_is_damage_that_names_the_file(tmp_path: Path) -> None:
         path.write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
         with pytest.raises(PartitionDamaged) as caught:
             checkpoint_file(tmp_path).load()
-        assert caught.value.metadata["file"] == str(path)
+        assert caught.value.path == str(path)

@@ -190,7 +190,7 @@ async def test_a_known_log_without_its_directory_is_damage_and_nothing_is_made(
 ) -> None:
     with pytest.raises(PartitionDamaged, match="the directory is missing") as refused:
         await engine.open("orders", 0, FIRST, 2)
-    assert refused.value.metadata["file"] == str(tmp_path / "orders")
+    assert refused.value.path == str(tmp_path / "orders")
     assert os.listdir(tmp_path) == []
 
 
@@ -209,7 +209,7 @@ async def test_a_known_log_without_a_segment_is_damage_and_nothing_is_touched(
     engine = open_engine()
     with pytest.raises(PartitionDamaged, match="no segment of partition 1") as refused:
         await engine.open("orders", 1, FIRST, 2)
-    assert refused.value.metadata["file"] == str(tmp_path / "orders")
+    assert refused.value.path == str(tmp_path / "orders")
     assert sorted(os.listdir(tmp_path / "orders")) == before
     log, _ = await engine.open("orders", 0, FIRST, 2)
     assert log.next_offset == 1

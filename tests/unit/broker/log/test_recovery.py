@@ -123,7 +123,7 @@ async def test_a_missing_segment_is_damage(open_engine: OpenEngine, directory: P
     (directory / f"partition_0_segment_{number}.log").unlink()
     with pytest.raises(PartitionDamaged) as caught:
         await open_engine().open("orders", 0)
-    assert str(directory) in caught.value.metadata["file"]
+    assert str(directory) in caught.value.path
 
 
 async def test_segments_that_do_not_continue_each_other_are_damage(open_engine: OpenEngine, directory: Path) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import grpc
 import pytest
 from structlog.testing import capture_logs
 
+from cursus_broker.errors import CursusError, TopicNotFound
 from cursus_broker.rpc.guard import Gate, Stream, stream
 from cursus_transport import Limits, Server, StreamLost
 
@@ -17,17 +18,31 @@ DEADLINE_S = 30.0
 
 
 class Calls:
-    """Counts nothing."""
+    """Remembers how calls ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[str, str]] = []
+        self.reasons: list[str] = []
 
     def stream_opened(self, method: str) -> None: ...
 
     def stream_closed(self, method: str) -> None: ...
 
+    def call_ended(self, method: str, status: str) -> None:
+        self.ended.append((method, status))
+
+    def refused(self, error: CursusError) -> None:
+        self.reasons.append(error.reason)
+
+    def handshake_refused(self) -> None: ...
+
 
 @asynccontextmanager
-async def serving(handler: Callable[[Stream], Awaitable[None]]) -> AsyncIterator[grpc.aio.Channel]:
+async def serving(
+    handler: Callable[[Stream], Awaitable[None]], calls: Calls | None = None
+) -> AsyncIterator[grpc.aio.Channel]:
     guarded: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(
-        stream("Talk", handler, Gate(), Calls())
+        stream("Talk", handler, Gate(), calls or Calls())
     )
     server = Server(Limits())
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Talks", {"Talk": guarded}),))
@@ -81,3 +96,24 @@ async def test_a_bug_is_logged_and_answered_internal() -> None:
                 await talk(channel).read()
     assert caught.value.code() is grpc.StatusCode.INTERNAL
     assert [event["event"] for event in events] == ["rpc.failed"]
+
+
+async def test_every_call_is_counted_once_with_its_status_and_a_refusal_with_its_reason() -> None:
+    async def refuse(_: Stream) -> None:
+        raise TopicNotFound("orders")
+
+    async def answer(stream: Stream) -> None:
+        await stream.write(b"fine")
+
+    for handler, status, reasons in ((refuse, "NOT_FOUND", ["TOPIC_NOT_FOUND"]), (answer, "OK", [])):
+        calls = Calls()
+        async with serving(handler, calls) as channel:
+            call = talk(channel)
+            await call.done_writing()
+            with suppress(grpc.aio.AioRpcError):
+                while await call.read() is not grpc.aio.EOF:
+                    pass
+            async with asyncio.timeout(DEADLINE_S):
+                assert (await call.code()).name == status
+        assert calls.ended == [("Talk", status)]
+        assert calls.reasons == reasons

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cursus_broker.log.api import Entry, EntryHeader, Offset
-from cursus_broker.rpc.wire import consume_response, fetch_response, subscribe_response
+from cursus_broker.rpc.wire import consume_response, fetched_partition, subscribe_response
 from cursus_proto.internal.v1 import opaque_pb2
 from cursus_proto.v1 import consume_service_pb2, records_pb2
 
@@ -71,7 +73,8 @@ def test_a_fetch_response_is_what_protobuf_would_write(partitions: list[list[Ent
         opaque_pb2.FetchedPartition(topic="orders", partition=number, earliest_offset=3, next_offset=9, leader_epoch=7)
         for number in range(len(partitions))
     ]
-    message = opaque_pb2.FetchResponse.FromString(fetch_response(zip(fields, partitions, strict=True)))
+    parts = [fetched_partition(*one) for one in zip(fields, partitions, strict=True)]
+    message = opaque_pb2.FetchResponse.FromString(b"".join(itertools.chain.from_iterable(parts)))
     for number, (fetched, batch) in enumerate(zip(message.partitions, partitions, strict=True)):
         assert (fetched.topic, fetched.partition, fetched.next_offset) == ("orders", number, 9)
         assert fetched.leader_epoch == 7

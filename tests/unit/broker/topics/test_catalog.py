@@ -73,3 +73,19 @@ async def test_a_change_that_could_not_be_stored_may_be_tried_again(
     await change()
     topic = catalog.topic("new" if what == "create" else "old")
     assert [one.leader_epoch > 0 for one in topic.healthy()] == [True, True]
+
+
+async def test_topics_asked_for_by_name_are_found_without_the_others(catalog: Catalog) -> None:
+    for name in ("refunds", "orders", "lines"):
+        await catalog.create(name, 1, TopicConfig())
+    assert [topic.name for topic in catalog.topics(["refunds", "none", "lines", "lines"])] == ["lines", "refunds"]
+    assert [topic.name for topic in catalog.topics()] == ["lines", "orders", "refunds"]
+
+
+async def test_a_change_is_told_with_the_name_of_its_topic(catalog: Catalog) -> None:
+    told: list[str] = []
+    catalog.on_change(told.append)
+    await catalog.create("orders", 1, TopicConfig())
+    await catalog.add_partitions("orders", 2)
+    await catalog.delete("orders")
+    assert told == ["orders"] * 3

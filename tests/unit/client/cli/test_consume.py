@@ -60,7 +60,7 @@ def test_a_range_goes_on_at_the_cut_up_to_the_new_end(capsys: pytest.CaptureFixt
     log = CutLog()
     stream = io.BytesIO()
     with Interrupt.watched() as interrupt:
-        sink = Printed(stream, lambda one: (one.value or b"") + b"\n", interrupt, None)
+        sink = Printed(stream, lambda some: b"".join((one.value or b"") + b"\n" for one in some), interrupt, None)
         _range(cast("Session", log), cast("Consumer", log), PLACE, 0, 8, sink)
     # Not from the beginning again, and not up to an end that is gone.
     assert log.asked == [(0, 8), (3, 4)]

@@ -32,7 +32,7 @@ def test_every_reason_has_a_hint_and_no_hint_is_for_nothing() -> None:
         ),
         (DeliveryTimeout("late", maybe_stored=True), 1, "late (DELIVERY_TIMEOUT)"),
         (Failed("no", "do so"), 1, "no (FAILED); do so"),
-        (BadConfiguration("timeout is"), 2, "timeout is; flags win"),
+        (BadConfiguration("timeout is"), 2, "timeout is; `cursus --help` lists"),
         (click.UsageError("No such option: --x"), 2, "no such option: --x; see `cursus --help`"),
         (FileNotFoundError(2, "No such file or directory", "a.txt"), 1, "a.txt: No such file or directory"),
         (KeyboardInterrupt(), 130, "interrupted"),

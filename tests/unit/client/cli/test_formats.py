@@ -50,15 +50,15 @@ def test_null_is_told_from_an_empty_value_by_its_length() -> None:
 
 def test_a_null_is_printed_as_nothing_or_as_what_was_asked_for() -> None:
     for terminal in (False, True):
-        assert formats.named("text", terminal=terminal)(record(None)) == b"\n"
-        assert formats.named("text", terminal=terminal, null=b"NULL")(record(None)) == b"NULL\n"
-        assert formats.named("text", terminal=terminal, null=b"NULL")(record(b"")) == b"\n"
-    shown = formats.named("%k %s %h", terminal=False, null=b"NULL")(record(None, None, (("a", None), ("b", b""))))
+        assert formats.named("text", terminal=terminal)([record(None)]) == b"\n"
+        assert formats.named("text", terminal=terminal, null=b"NULL")([record(None)]) == b"NULL\n"
+        assert formats.named("text", terminal=terminal, null=b"NULL")([record(b"")]) == b"\n"
+    shown = formats.named("%k %s %h", terminal=False, null=b"NULL")([record(None, None, (("a", None), ("b", b"")))])
     assert shown == b"NULL NULL a=NULL,b="
 
 
 def test_json_has_a_null_of_its_own_and_a_dump_names_it() -> None:
-    line = json.loads(formats.named("json", terminal=False, null=b"NULL")(record(None, None, (("a", None),))))
+    line = json.loads(formats.named("json", terminal=False, null=b"NULL")([record(None, None, (("a", None),))]))
     assert (line["key"], line["value"], line["headers"]) == (None, None, [{"name": "a", "value": None}])
     assert json.loads(formats.json_line(record(b"")))["value"] == ""
     assert formats.hex_dump(record(None)).splitlines()[1:] == [b"  value, null"]
@@ -82,13 +82,13 @@ def test_a_format_without_a_token_is_a_mistyped_name() -> None:
 
 @given(CONTENT)
 def test_values_pass_through_a_pipe_as_they_are(value: bytes) -> None:
-    assert formats.named("text", terminal=False)(record(value)) == value + b"\n"
+    assert formats.named("text", terminal=False)([record(value)]) == value + b"\n"
     assert formats.compiled("%s")(record(value)) == value
 
 
 @given(CONTENT)
 def test_nothing_a_value_holds_can_steer_a_terminal(value: bytes) -> None:
-    shown = formats.named("text", terminal=True)(record(value)).decode()
+    shown = formats.named("text", terminal=True)([record(value)]).decode()
     assert shown.endswith("\n")
     assert all(char.isprintable() or char == "\t" for char in shown[:-1])
 
@@ -111,6 +111,41 @@ def test_a_json_line_can_be_published_again(
     assert again.headers == (tuple(headers) or None)
     assert (again.metadata or b"", again.event_type or b"") == (metadata, metadata)
     assert (again.schema_version or 0) == version
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.none() | CONTENT,
+            st.none() | CONTENT,
+            st.lists(st.tuples(st.text(st.characters(codec="utf-8"), max_size=5), st.none() | CONTENT), max_size=1),
+            st.sampled_from([{}, {"metadata": b"\xff"}, {"event_type": b"made"}, {"schema_version": 2}]),
+        ),
+        max_size=5,
+    )
+)
+def test_many_records_are_the_lines_of_each(
+    drawn: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], dict[str, int | bytes]]],
+) -> None:
+    records = [record(value, key, tuple(headers), **rest) for value, key, headers, rest in drawn]
+    assert formats.json_lines(records) == b"".join(map(formats.json_line, records))
+
+
+def test_a_delimiter_ends_records_of_text() -> None:
+    for terminal in (False, True):
+        printer = formats.named("text", terminal=terminal, delimiter=b"|\0")
+        assert printer([record(b"a"), record(b"")]) == b"a|\0|\0"
+        assert printer([]) == b""
+    for name in ("json", "hex", "%s"):
+        with pytest.raises(ValueError, match="a delimiter is for text"):
+            formats.named(name, terminal=False, delimiter=b"|")
+
+
+def test_a_delimiter_is_any_bytes() -> None:
+    assert formats.unescaped("\\n\\0\\x1e\\\\%|é\udcff") == b"\n\0\x1e\\%|\xc3\xa9\xff"
+    for text in ("\\q", "\\x4", "\\"):
+        with pytest.raises(ValueError, match="the escapes are"):
+            formats.unescaped(text)
 
 
 def test_json_says_where_the_record_lies() -> None:

@@ -9,9 +9,9 @@ import click
 import pytest
 
 from cursus_grpc import BEGINNING, TopicConfig, TopicPartition
-from cursus_grpc.cli import doctor, resets
+from cursus_grpc.cli import answering, doctor, resets
 from cursus_grpc.cli.failures import Failed
-from cursus_grpc.cli.topics import config_of
+from cursus_grpc.cli.topic_settings import config_of
 from cursus_grpc.types import BrokerInfo
 
 BROKER = BrokerInfo("0.1.0", 0, "c", 0, 1_000, 1, 0, 0, 50, 100, 0)
@@ -94,4 +94,34 @@ def test_the_doctor_minds_clocks_but_not_a_slow_answer() -> None:
     [("a:1", ("a", 1)), ("a", ("a", 50051)), ("[::1]:7", ("::1", 7)), ("[::1]", ("::1", 50051))],
 )
 def test_addresses_are_split_as_the_client_does(address: str, parts: tuple[str, int]) -> None:
-    assert doctor.split_address(address) == parts
+    assert answering.split_address(address) == parts
+
+
+def page(status: int, identity: str) -> answering.Page:
+    return answering.Page(status, {"cursus-identity": identity} if identity else {}, b"")
+
+
+INFO = BrokerInfo("0.1.0", 3, "c-1", 1_000, 2_000, 1, 0, 0, 1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("found", "named", "state", "detail"),
+    [
+        (page(200, "broker cluster=c-1 id=3 started=1000"), False, "ok", "URL says OK"),
+        (page(503, "broker cluster=c-1 id=3 started=1000"), False, "failed", "URL says OK"),
+        (page(200, "broker cluster=c-2 id=3 started=1000"), False, "warning", "another broker (cluster c-2, broker 3)"),
+        (page(200, "broker cluster=c-2 id=3 started=1000"), True, "failed", "another broker (cluster c-2, broker 3)"),
+        # The same data, but another process: one of the two is a copy, or was restarted.
+        (page(200, "broker cluster=c-1 id=3 started=999"), True, "failed", "another broker"),
+        (page(503, "broker"), False, "warning", "another broker, not of this broker (cluster c-1, broker 3)"),
+        (page(200, "gateway"), False, "warning", "the page of a gateway, not of this broker"),
+        (page(200, ""), True, "warning", "and not whose health that is"),
+    ],
+)
+def test_a_health_page_counts_only_if_it_is_this_brokers(
+    found: answering.Page, named: bool, state: str, detail: str
+) -> None:
+    told = doctor.whose(found, "URL", "OK", INFO, named=named)
+    assert told.state == state
+    assert detail in told.detail
+    assert bool(told.advice) == (state != "ok")

@@ -1,33 +1,42 @@
-"""The command `cursus` as a whole: its nouns and verbs."""
+"""The command `cursus` as a whole: its nouns and verbs, each imported when it is asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
+from typing import Final
 
 import click
 
-from cursus_grpc.cli import bench, completion, consume, doctor, groups, provisioning, publish, segments, top, topics
 from cursus_grpc.cli.running import run_command
-from cursus_grpc.cli.session import Group
+from cursus_grpc.cli.session import Later, LaterGroup
+
+_HERE: Final = "cursus_grpc.cli"
+
+COMMANDS: Final = {
+    "bench": Later(f"{_HERE}.bench:bench", "Measure publishing, consuming and delivery."),
+    "completion": Later(f"{_HERE}.completion:completion", "Print the completion script for a shell."),
+    "config": Later(f"{_HERE}.configuration:config", "Show the settings in force and where each comes from."),
+    "consume": Later(f"{_HERE}.consume:consume", "Print the records of topics."),
+    "doctor": Later(f"{_HERE}.doctor:doctor", "Check connection, health, disk, clock and versions."),
+    "group": Later(f"{_HERE}.groups:group", "Look at consumer groups, move them, delete them."),
+    "metadata": Later(f"{_HERE}.metadata:metadata", "List the brokers, topics, partitions and their leaders."),
+    "partition": Later(f"{_HERE}.partitions:partition", "Put one partition right."),
+    "publish": Later(f"{_HERE}.publish:publish", "Publish lines from stdin, or what FILES hold (- is stdin)."),
+    "segments": Later(f"{_HERE}.segments:segments", "Look into segment files, without a broker."),
+    "top": Later(f"{_HERE}.top:top", "Show rates, lag and sizes of all topics, live."),
+    "topic": Later(f"{_HERE}.topics:topic", "Make, look at, change and delete topics."),
+}
+"""A test compares the sentences with what the commands say themselves."""
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(version("cursus-grpc"), prog_name="cursus")
+@click.group(
+    cls=LaterGroup,
+    later=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(package_name="cursus-grpc", prog_name="cursus")
 def cursus() -> None:
     """Topics, records and consumer groups of a Cursus broker."""
-
-
-cursus.add_command(topics.topic)
-topics.topic.add_command(provisioning.apply)
-cursus.add_command(publish.publish)
-cursus.add_command(consume.consume)
-cursus.add_command(groups.group)
-cursus.add_command(top.top)
-cursus.add_command(bench.bench)
-cursus.add_command(doctor.doctor)
-cursus.add_command(segments.segments)
-cursus.add_command(completion.completion)
 
 
 def run(arguments: Sequence[str]) -> int:

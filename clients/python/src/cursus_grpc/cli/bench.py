@@ -13,18 +13,20 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final, get_args
+from typing import TYPE_CHECKING, Final, get_args
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from cursus_grpc import END, Admin, Consumer, CursusError, Delivery, TopicPartition
 from cursus_grpc.cli import completion, measured
 from cursus_grpc.cli.failures import Failed
 from cursus_grpc.cli.output import json_document, say, size, stderr_console
 from cursus_grpc.cli.publish import Pace
 from cursus_grpc.cli.session import Group, Session, pass_session
-from cursus_grpc.types import Acks, Compression
+from cursus_grpc.errors import CursusError
+from cursus_grpc.types import END, Acks, Compression, TopicPartition
+
+if TYPE_CHECKING:
+    from cursus_grpc import Admin, Consumer, Delivery
 
 _SAMPLE_EVERY: Final = 100
 _POLL_RECORDS: Final = 5_000
@@ -57,7 +59,7 @@ _compression = click.option(
     "--compression", type=click.Choice(get_args(Compression)), default="none", show_default=True
 )
 _Bar = Callable[[int], None]
-_Callback = Callable[[Delivery], None]
+_Callback = Callable[["Delivery"], None]
 _ACKS: Final[dict[str, Acks]] = {"0": 0, "1": 1, "all": "all"}
 
 
@@ -290,6 +292,8 @@ def _progress(what: str, total: int) -> Iterator[_Bar]:
     if not sys.stderr.isatty():
         yield lambda done: None
         return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     with Progress(
         TextColumn(what),
         BarColumn(),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from cursus_grpc import Admin, CursusError
+import cursus_grpc
 from cursus_grpc.cli.connection import BadConfiguration
 from cursus_grpc.cli.session import CLIENT_ID, Command, Session
+from cursus_grpc.errors import CursusError
+
+if TYPE_CHECKING:
+    from cursus_grpc import Admin
 
 # Somebody waits with a finger on the tab key.
 _TIMEOUT_S: Final = 1.0
@@ -33,21 +38,29 @@ def completion(shell: str) -> None:
 
 def topics(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of topics that begin like this."""
-    return _items(context, incomplete, groups=False)
+    return _offered(context, incomplete, lambda admin: [topic.name for topic in admin.list_topics()])
 
 
 def groups(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of groups that begin like this."""
-    return _items(context, incomplete, groups=True)
+    return _offered(context, incomplete, lambda admin: [group.name for group in admin.list_groups()])
 
 
-def _items(context: click.Context, incomplete: str, *, groups: bool) -> list[CompletionItem]:
+def members(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Ids of the members of the group that was named before."""
+    group = context.params.get("name")
+    if not isinstance(group, str):
+        return []
+    return _offered(context, incomplete, lambda admin: [one.member_id for one in admin.describe_group(group).members])
+
+
+def _offered(context: click.Context, incomplete: str, ask: Callable[[Admin], list[str]]) -> list[CompletionItem]:
     """Without a broker there is nothing to offer, and a shell's prompt is no place to say why."""
     try:
         found = context.ensure_object(Session).connection
-        with Admin(found.broker, tls=found.tls, request_timeout_s=_TIMEOUT_S, client_id=CLIENT_ID) as admin:
+        with cursus_grpc.Admin(found.broker, tls=found.tls, request_timeout_s=_TIMEOUT_S, client_id=CLIENT_ID) as admin:
             admin.connect(_TIMEOUT_S)
-            names = [group.name for group in admin.list_groups()] if groups else [t.name for t in admin.list_topics()]
+            names = ask(admin)
     except (CursusError, BadConfiguration, ValueError, OSError):
         return []
     return [CompletionItem(name) for name in names if name.startswith(incomplete)][:_MAX_ITEMS]

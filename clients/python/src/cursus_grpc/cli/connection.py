@@ -1,40 +1,43 @@
-"""Where the broker is and how to speak to it: flags over environment over the configuration file over defaults.
+"""Where the broker is and how to speak to it: flags over environment over a profile over the configuration file over
+defaults.
 
-The file is TOML, by default `~/.config/cursus/config.toml`:
-
-    broker = "broker.example:50051"   # several: "a:50051,b:50051"
-    timeout = 10                          # seconds a call may take
-
-    [tls]                                 # its presence switches TLS on; `enabled = false` keeps it off
-    ca = "ca.pem"                         # paths are relative to this file
-    cert = "client.pem"
-    key = "client.key"
-    server_name = "broker.internal"
+The variables are the command's own, with the prefix `CURSUS_CLI_`: in the shell of a broker or gateway, `CURSUS_CONFIG`
+and `CURSUS_TLS_CERT` are the service's. `CURSUS_BROKER` is everybody's, because it means the same to everybody.
 """
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cursus_grpc import TLS
+from cursus_grpc.cli import config_file
+from cursus_grpc.cli.config_file import BadConfiguration, ConfigFile
+from cursus_grpc.types import TLS
+
+__all__ = ["DEFAULT_BROKER", "DEFAULT_TIMEOUT_S", "VARIABLES", "BadConfiguration", "Connection", "load", "shown"]
 
 DEFAULT_BROKER: Final = "localhost:50051"
 DEFAULT_TIMEOUT_S: Final = 10.0
 
-_VARIABLES: Final = {
+VARIABLES: Final = {
     "broker": "CURSUS_BROKER",
-    "timeout": "CURSUS_TIMEOUT",
-    "tls": "CURSUS_TLS",
-    "tls_ca": "CURSUS_TLS_CA",
-    "tls_cert": "CURSUS_TLS_CERT",
-    "tls_key": "CURSUS_TLS_KEY",
-    "tls_server_name": "CURSUS_TLS_SERVER_NAME",
+    "timeout": "CURSUS_CLI_TIMEOUT",
+    "tls": "CURSUS_CLI_TLS",
+    "tls_ca": "CURSUS_CLI_TLS_CA",
+    "tls_cert": "CURSUS_CLI_TLS_CERT",
+    "tls_key": "CURSUS_CLI_TLS_KEY",
+    "tls_server_name": "CURSUS_CLI_TLS_SERVER_NAME",
 }
-_PATHS: Final = ("tls_ca", "tls_cert", "tls_key")
+_OWN: Final = "CURSUS_CLI_"
+
+_FORMER: Final = ("CURSUS_TIMEOUT", "CURSUS_TLS", "CURSUS_TLS_CA", "CURSUS_TLS_SERVER_NAME")
+"""What the variables were called before. No service reads them, so whoever sets one means this command."""
+
+SERVICES: Final = ("CURSUS_TLS_CERT", "CURSUS_TLS_KEY")
+"""Were read before too, and are the services': to be left alone, and remembered where TLS fails."""
+
 _SWITCHES: Final = {
     "1": True,
     "true": True,
@@ -47,74 +50,90 @@ _SWITCHES: Final = {
 }
 
 
-class BadConfiguration(ValueError):
-    """A flag, a variable or the file says something that cannot be meant. The message names the place."""
-
-
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """How to reach the broker. `origins` says for each setting where it comes from."""
+    """How to reach the broker. `values` and `origins` say for each setting what was said, and where."""
 
     broker: str
     tls: TLS | None
     timeout_s: float
+    values: Mapping[str, object]
     origins: Mapping[str, str]
+    profile: str | None
+    file: ConfigFile
+
+    def is_default(self, setting: str) -> bool:
+        return self.origins[setting] == "default"
 
 
 def load(flags: Mapping[str, object], environ: Mapping[str, str]) -> Connection:
-    """Merge everything there is. `flags` has the keys of the variables above and `config`. Raises BadConfiguration."""
+    """Merge everything there is. `flags` has the names of the variables above, `config` and `profile`. Raises
+    BadConfiguration."""
+    _refuse_former(environ)
+    path, asked_for = config_file.locate(flags, environ)
+    file = config_file.read(path, required=asked_for)
+    profile = _profile(file, flags, environ)
     values: dict[str, object] = {"broker": DEFAULT_BROKER, "timeout": DEFAULT_TIMEOUT_S}
     origins = dict.fromkeys(values, "default")
-    for found, origin in (
-        _from_file(flags, environ),
-        ({name: environ[variable] for name, variable in _VARIABLES.items() if environ.get(variable)}, "environment"),
-        ({name: flags[name] for name in _VARIABLES if flags.get(name) is not None}, "flag"),
-    ):
+
+    def take(found: Mapping[str, object], origin: Mapping[str, str]) -> None:
         values.update(found)
-        origins.update(dict.fromkeys(found, origin))
-    return Connection(_text(values, "broker"), _tls(values), _timeout_s(values["timeout"]), origins)
+        origins.update(origin)
+
+    take(file.settings, dict.fromkeys(file.settings, f"file {path}"))
+    if profile is not None:
+        of_profile = file.profiles[profile]
+        take(of_profile, dict.fromkeys(of_profile, f"profile {profile} in {path}"))
+    variables = {name: variable for name, variable in VARIABLES.items() if environ.get(variable)}
+    take(
+        {name: environ[variable] for name, variable in variables.items()},
+        {name: f"variable {variable}" for name, variable in variables.items()},
+    )
+    given = {name: flags[name] for name in VARIABLES if flags.get(name) is not None}
+    take(given, {name: f"flag {_flag(name, value)}" for name, value in given.items()})
+    return Connection(
+        _text(values, "broker"), _tls(values), _timeout_s(values["timeout"]), values, origins, profile, file
+    )
 
 
-def file_path(flags: Mapping[str, object], environ: Mapping[str, str]) -> tuple[Path, bool]:
-    """The configuration file, and whether somebody asked for it by name."""
-    named = flags.get("config") or environ.get("CURSUS_CONFIG")
-    if named:
-        return Path(str(named)).expanduser(), True
-    home = environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(home).expanduser() / "cursus" / "config.toml", False
+def shown(setting: str) -> str:
+    """A setting as the file calls it."""
+    return "tls.enabled" if setting == "tls" else setting.replace("tls_", "tls.", 1)
 
 
-def _from_file(flags: Mapping[str, object], environ: Mapping[str, str]) -> tuple[dict[str, object], str]:
-    path, asked_for = file_path(flags, environ)
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        if asked_for:
-            raise BadConfiguration(f"there is no configuration file {path}") from None
-        return {}, str(path)
-    except OSError as error:
-        raise BadConfiguration(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadConfiguration(f"{path} is not TOML: {error}") from error
-    values: dict[str, object] = {}
-    if "tls" in content:
-        tls = content.pop("tls")
-        if not isinstance(tls, dict):
-            raise BadConfiguration(f"{path}: tls is a table, [tls]")
-        values["tls"] = tls.pop("enabled", True)
-        values.update({f"tls_{name}": value for name, value in tls.items()})
-    values.update(content)
-    for name in values:
-        if name not in _VARIABLES:
-            shown = f"tls.{name.removeprefix('tls_')}" if name.startswith("tls_") else name
-            raise BadConfiguration(
-                f"{path}: there is no setting {shown!r}; there are broker, timeout and [tls]"
-                " with enabled, ca, cert, key, server_name"
-            )
-    for name in _PATHS:
-        if name in values:
-            values[name] = str(path.parent / Path(_text(values, name)).expanduser())
-    return values, str(path)
+def _flag(name: str, value: object) -> str:
+    return "--no-tls" if name == "tls" and value is False else f"--{name.replace('_', '-')}"
+
+
+def _refuse_former(environ: Mapping[str, str]) -> None:
+    """Say what the variables are called now: a setting that is dropped in silence is found out too late."""
+    for name in _FORMER:
+        own = name.replace("CURSUS_", _OWN, 1)
+        if environ.get(name) and not environ.get(own):
+            also = [f"{other} is {other.replace('CURSUS_', _OWN, 1)}" for other in SERVICES if environ.get(other)]
+            others = f"; if they are meant for it too, {', '.join(also)}" if also else ""
+            raise BadConfiguration(f"the variable {name} of this command is called {own} now{others}")
+    if environ.get("CURSUS_CONFIG", "").endswith(".toml") and not environ.get("CURSUS_CLI_CONFIG"):
+        raise BadConfiguration(
+            "CURSUS_CONFIG names the file of cursus-broker and cursus-gateway; that of this command is in"
+            " CURSUS_CLI_CONFIG now, and YAML"
+        )
+
+
+def _profile(file: ConfigFile, flags: Mapping[str, object], environ: Mapping[str, str]) -> str | None:
+    """The profile that counts. Raises BadConfiguration if the file has none of that name."""
+    for place, name in (
+        ("--profile", flags.get("profile")),
+        ("CURSUS_CLI_PROFILE", environ.get("CURSUS_CLI_PROFILE")),
+        ("the file", file.profile),
+    ):
+        if name:
+            if str(name) not in file.profiles:
+                there = f"{file.path} has {', '.join(sorted(file.profiles)) or 'none'}"
+                where = there if file.exists else f"there is no file {file.path}"
+                raise BadConfiguration(f"there is no profile {name}, which {place} asks for; {where}")
+            return str(name)
+    return None
 
 
 def _tls(values: Mapping[str, object]) -> TLS | None:
@@ -141,14 +160,14 @@ def _switch(value: object) -> bool:
         return value
     found = _SWITCHES.get(str(value).lower())
     if found is None:
-        raise BadConfiguration(f"tls is true or false, not {value!r}")
+        raise BadConfiguration(f"tls.enabled is true or false, not {value!r}")
     return found
 
 
 def _text(values: Mapping[str, object], name: str) -> str:
     value = values[name]
     if not isinstance(value, str) or not value:
-        raise BadConfiguration(f"{name.replace('_', '.', 1)} is text, not {value!r}")
+        raise BadConfiguration(f"{shown(name)} is text, not {value!r}")
     return value
 
 

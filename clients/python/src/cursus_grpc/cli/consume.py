@@ -1,45 +1,34 @@
-"""`cursus consume`: print the records of a topic, from any place, up to the end or for ever, alone or in a group."""
+"""`cursus consume`: print the records of topics, from any place, up to the end or for ever, alone or in a group."""
 
 from __future__ import annotations
 
+import re
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 
-from cursus_grpc import BEGINNING, END, Consumer, Record, TopicPartition
 from cursus_grpc.cli import completion, formats, places
+from cursus_grpc.cli.failures import Failed
 from cursus_grpc.cli.interrupt import Interrupt, Interrupted
 from cursus_grpc.cli.output import plural, say
+from cursus_grpc.cli.place_type import PlaceType
 from cursus_grpc.cli.session import Command, Session, pass_session
 from cursus_grpc.errors import LogTruncated
+from cursus_grpc.types import BEGINNING, END, TopicPartition
+
+if TYPE_CHECKING:
+    from cursus_grpc import Admin, Consumer, Record
 
 # Printed between two looks at the signals.
 _BATCH_RECORDS: Final = 5_000
 _BATCH_BYTES: Final = 4 * 1024 * 1024
 _IDLE_S: Final = 0.5
 """How long nothing has to come before a group is asked whether it has read everything."""
-
-
-class PlaceType(click.ParamType[places.WrittenPlace]):
-    """A place as `places.py` reads it."""
-
-    name = "PLACE"
-
-    def convert(
-        self, value: str | places.WrittenPlace, param: click.Parameter | None, ctx: click.Context | None
-    ) -> places.WrittenPlace:
-        if not isinstance(value, str):
-            return value
-        try:
-            return places.parse(value, int(time.time() * 1000))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 @dataclass
@@ -51,7 +40,7 @@ class Sink:
     interrupt: Interrupt
     limit: int | None
     count: int = 0
-    partitions: set[int] = field(default_factory=set)
+    partitions: set[TopicPartition] = field(default_factory=set)
 
     @property
     def room(self) -> int:
@@ -61,10 +50,13 @@ class Sink:
     def write(self, records: Sequence[Record]) -> None:
         """Print these and let go of them. Raises BrokenPipeError."""
         # One write: with PYTHONUNBUFFERED, which containers like to set, each would be a system call.
-        self.stream.write(b"".join(map(self.printer, records)))
+        self.stream.write(self.printer(records))
         self.stream.flush()
         self.count += len(records)
-        self.partitions.update({record.partition for record in records})
+        # A look at each record's batch, and not at each record.
+        self.partitions.update(
+            TopicPartition(one.topic, one.partition) for one in {record._batch for record in records}
+        )
 
 
 @click.command(
@@ -81,9 +73,14 @@ class Sink:
     "  %t topic  %p partition  %o offset  %k key  %s value  %h headers  %T timestamp\n"
     "  %K and %S the lengths of key and value, -1 for none;  \\n \\t \\xHH  as in C\n"
     "\n"
-    "Example: cursus consume orders --from @-10m --follow --format '%p:%o %k=%s\\n'",
+    "\b\nExamples:\n"
+    "  cursus consume orders --from @-10m --follow --format '%p:%o %k=%s\\n'\n"
+    "  cursus consume --regex 'orders-.*' --format '%t %s\\n'",
 )
-@click.argument("topic", shell_complete=completion.topics)
+@click.argument("topics", nargs=-1, required=True, shell_complete=completion.topics)
+@click.option(
+    "--regex", "-r", is_flag=True, help="TOPICS are patterns; those of the topics whose whole name matches are read."
+)
 @click.option("--from", "start", type=PlaceType(), help="Where to begin. Default: the beginning, or the group's place.")
 @click.option(
     "--until", type=PlaceType(), help="Where to stop, this place not included. Default: the end as it is now."
@@ -95,12 +92,16 @@ class Sink:
 @click.option("--group", "-g", shell_complete=completion.groups, help="Read as a member of this group, and commit.")
 @click.option("--count", "-c", metavar="N", type=click.IntRange(min=0), help="Stop after this many records.")
 @click.option("--format", "-f", "form", metavar="FORMAT", help="How a record is printed. Default: text.")
+@click.option(
+    "--delimiter", "-D", metavar="TEXT", help="What ends a record of text; \\0 \\t \\xHH as in a format. Default: \\n."
+)
 @click.option("--null", "-Z", is_flag=True, help="Print keys and values that are null as NULL, not as nothing.")
 @click.option("--quiet", "-q", is_flag=True, help="No summary on stderr.")
 @pass_session
 def consume(
     session: Session,
-    topic: str,
+    topics: tuple[str, ...],
+    regex: bool,
     start: places.WrittenPlace | None,
     until: places.WrittenPlace | None,
     follow: bool,
@@ -108,36 +109,82 @@ def consume(
     group: str | None,
     count: int | None,
     form: str | None,
+    delimiter: str | None,
     null: bool,
     quiet: bool,
 ) -> None:
-    """Print the records of a topic.
+    """Print the records of topics.
 
     Without --follow it stops at the end. Partitions are then printed one after the other, each in its order.
     """
-    try:
-        printer = formats.named(
-            form or ("json" if session.json else "text"), terminal=sys.stdout.isatty(), null=b"NULL" if null else b""
-        )
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--format") from error
+    printer = _printer(session, form, delimiter, null)
     if follow and until is not None:
         raise click.UsageError("--follow never stops, --until does: give one of them")
+    if partitions and (regex or len(topics) > 1):
+        raise click.UsageError("--partition needs the one topic it belongs to")
+    wanted = Wanted(tuple(dict.fromkeys(topics)), regex)
     with Interrupt.watched() as interrupt:
         sink = Sink(sys.stdout.buffer, printer, interrupt, count)
         with suppress(Interrupted):
             if group is not None:
                 _refuse_with_group(start, until, partitions)
-                _as_member(session, topic, group, start, follow, sink)
+                _as_member(session, wanted, group, start, follow, sink)
             elif follow:
-                _following(session, topic, start, partitions, sink)
+                _following(session, wanted, start, partitions, sink)
             else:
-                _bounded(session, topic, start, until, partitions, sink)
+                _bounded(session, wanted, start, until, partitions, sink)
     if not quiet:
         if sink.interrupt.requested and sys.stderr.isatty():
             say("")  # the terminal has written ^C where the next line would begin
-        where = f" of {len(sink.partitions)} partitions" if len(sink.partitions) > 1 else ""
-        say(plural(sink.count, "record") + where)
+        say(_summary(sink))
+
+
+def _printer(session: Session, form: str | None, delimiter: str | None, null: bool) -> formats.Printer:
+    try:
+        end = None if delimiter is None else formats.unescaped(delimiter)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--delimiter") from error
+    name = form or ("json" if session.json else "text")
+    try:
+        return formats.named(name, terminal=sys.stdout.isatty(), null=b"NULL" if null else b"", delimiter=end)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--format") from error
+
+
+def _summary(sink: Sink) -> str:
+    where = f" of {len(sink.partitions)} partitions" if len(sink.partitions) > 1 else ""
+    topics = len({place.topic for place in sink.partitions})
+    return plural(sink.count, "record") + where + (f" of {topics} topics" if topics > 1 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The topics to read: names, or patterns of names."""
+
+    said: tuple[str, ...]
+    regex: bool
+
+    def __post_init__(self) -> None:
+        for pattern in self.said if self.regex else ():
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise click.BadParameter(f"{pattern!r} is no pattern: {error}", param_hint="TOPICS") from error
+
+    @property
+    def pattern(self) -> str:
+        """All patterns as one, for a group."""
+        return "|".join(f"(?:{one})" for one in self.said) if self.regex else ""
+
+    def names(self, admin: Admin) -> list[str]:
+        """The names, which need not be there, or those that match. Raises Failed for a pattern that none matches."""
+        if not self.regex:
+            return list(self.said)
+        there = [topic.name for topic in admin.list_topics()]
+        for pattern in self.said:
+            if not any(re.fullmatch(pattern, name) for name in there):
+                raise Failed(f"no topic matches {pattern!r}", "`cursus topic list` shows the topics", "TOPIC_NOT_FOUND")
+        return [name for name in there if re.fullmatch(self.pattern, name)]
 
 
 def _refuse_with_group(
@@ -153,25 +200,27 @@ def _refuse_with_group(
 
 def _bounded(
     session: Session,
-    topic: str,
+    wanted: Wanted,
     start: places.WrittenPlace | None,
     until: places.WrittenPlace | None,
     partitions: tuple[int, ...],
     sink: Sink,
 ) -> None:
+    ranges: dict[TopicPartition, tuple[int, int]] = {}
     with session.admin() as admin, sink.interrupt.waiting():
-        starts = places.offsets(admin, topic, BEGINNING if start is None else start, partitions)
-        ends = places.offsets(admin, topic, END, partitions)
-        if until is not None:
-            stops = places.offsets(admin, topic, until, partitions)
-            ends = {partition: min(end, stops[partition]) for partition, end in ends.items()}
+        for topic in wanted.names(admin):
+            starts = places.starts(admin, topic, BEGINNING if start is None else start, partitions)
+            ends = places.offsets(admin, topic, END, partitions)
+            if until is not None:
+                stops = places.offsets(admin, topic, until, partitions)
+                ends = {partition: min(end, stops[partition]) for partition, end in ends.items()}
+            ranges |= {TopicPartition(topic, at): (starts[at], ends[at]) for at in sorted(starts)}
     with session.consumer() as consumer:
-        for partition in sorted(starts):
-            _range(session, consumer, TopicPartition(topic, partition), starts[partition], ends[partition], sink)
+        for place, (first, end) in ranges.items():
+            _range(session, consumer, place, first, end, sink)
 
 
 def _range(session: Session, consumer: Consumer, place: TopicPartition, start: int, end: int, sink: Sink) -> None:
-    # Beyond the end is a place too: the log may grow to it, and is not there yet.
     while start < end and sink.room:
         records = consumer.range(*place, start, end)
         try:
@@ -201,12 +250,15 @@ def _take(records: Iterator[Record], sink: Sink) -> list[Record]:
 
 
 def _following(
-    session: Session, topic: str, start: places.WrittenPlace | None, partitions: tuple[int, ...], sink: Sink
+    session: Session, wanted: Wanted, start: places.WrittenPlace | None, partitions: tuple[int, ...], sink: Sink
 ) -> None:
+    begin: dict[TopicPartition, int] = {}
     with session.admin() as admin, sink.interrupt.waiting():
-        starts = places.offsets(admin, topic, BEGINNING if start is None else start, partitions)
+        for topic in wanted.names(admin):
+            starts = places.starts(admin, topic, BEGINNING if start is None else start, partitions)
+            begin |= {TopicPartition(topic, partition): offset for partition, offset in starts.items()}
     with session.consumer() as consumer:
-        consumer.assign({TopicPartition(topic, partition): offset for partition, offset in starts.items()})
+        consumer.assign(begin)
         while sink.room:
             with sink.interrupt.waiting():
                 records = consumer.poll_batch(min(_BATCH_RECORDS, sink.room))
@@ -214,12 +266,15 @@ def _following(
 
 
 def _as_member(
-    session: Session, topic: str, group: str, start: places.WrittenPlace | None, follow: bool, sink: Sink
+    session: Session, wanted: Wanted, group: str, start: places.WrittenPlace | None, follow: bool, sink: Sink
 ) -> None:
-    with session.admin() as admin, sink.interrupt.waiting():
-        admin.describe_topic(topic)  # a group may wait for a topic that is not there yet; a person mistypes names
+    if not (wanted.regex and follow):
+        with session.admin() as admin, sink.interrupt.waiting():
+            # A group may wait for a topic that is not there yet; a person mistypes names.
+            for topic in wanted.names(admin):
+                admin.describe_topic(topic)
     with session.consumer(group=group, reset="latest" if start is END else "earliest") as consumer:
-        consumer.subscribe([topic])
+        consumer.subscribe(() if wanted.regex else wanted.said, wanted.pattern)
         told_of_waiting = False
         # Leaving the block counts the last batch as processed: it has been printed, and what was not is read again.
         while sink.room and not sink.interrupt.requested:

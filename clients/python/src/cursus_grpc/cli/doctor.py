@@ -6,22 +6,24 @@ import os
 import platform
 import socket
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib.metadata import version
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from cursus_grpc import Admin, CursusError
-from cursus_grpc.cli.connection import Connection, file_path
-from cursus_grpc.cli.failures import HINTS, REFUSED
+from cursus_grpc.cli import answering
+from cursus_grpc.cli.answering import split_address
+from cursus_grpc.cli.connection import SERVICES, Connection, shown
+from cursus_grpc.cli.failures import HINTS, REFUSED, Failed
 from cursus_grpc.cli.output import duration, json_document, size
 from cursus_grpc.cli.session import CONNECT_S, Command, Session, pass_session
+from cursus_grpc.errors import CursusError
 from cursus_grpc.types import BrokerInfo
+
+if TYPE_CHECKING:
+    from cursus_grpc import Admin
 
 State = Literal["ok", "warning", "failed"]
 
@@ -77,10 +79,7 @@ def examine(session: Session, health: str | None) -> Iterator[Finding]:
     """Everything, from near to far. What cannot be looked at because something before it failed is left out."""
     yield _software()
     connection = session.connection
-    path, _ = file_path(session.flags, os.environ)
-    used = f"file {path}" if path.exists() else f"no file {path}"
-    speaks = "TLS" if connection.tls else "no TLS"
-    yield Finding("settings", "ok", f"broker {connection.broker} ({connection.origins['broker']}), {speaks}; {used}")
+    yield _settings(connection)
     reachable = False
     for address in connection.broker.split(","):
         finding = connects(address.strip(), "connection")
@@ -93,6 +92,9 @@ def examine(session: Session, health: str | None) -> Iterator[Finding]:
             admin = closing.enter_context(session.admin())
             began_s = time.time()
             info = admin.broker_info()
+        except Failed as error:
+            yield Finding("grpc", "failed", str(error), error.hint)
+            return
         except CursusError as error:
             yield Finding("grpc", "failed", str(error), HINTS.get(error.reason, ""))
             return
@@ -100,29 +102,37 @@ def examine(session: Session, health: str | None) -> Iterator[Finding]:
         yield Finding(
             "grpc", "ok", f"answers in {took_s * 1000:.1f} ms, {'over TLS' if connection.tls else 'in the clear'}"
         )
-        yield _health(connection, health)
+        yield _health(connection, health, info)
         yield _versions(info)
         yield clock(info.now_ms / 1000, began_s, took_s)
         yield disk(info)
         yield from _advertised(admin, connection)
-        yield _partitions(admin)
+        yield from _partitions(admin)
+
+
+def _settings(connection: Connection) -> Finding:
+    """What is in force; `cursus config show` has it in full."""
+    file = connection.file
+    used = f"file {file.path}" if file.exists else f"no file {file.path}"
+    profile = f", profile {connection.profile}" if connection.profile else ""
+    speaks = "TLS" if connection.tls else "no TLS"
+    given = [shown(name) for name in connection.origins if name.startswith("tls_")]
+    tls = f"{speaks} ({', '.join(given)})" if connection.tls and given else speaks
+    ignored = [name for name in SERVICES if os.environ.get(name)]
+    theirs = f"; {' and '.join(ignored)} in the environment are the services' own" if ignored else ""
+    detail = f"broker {connection.broker} ({connection.origins['broker']}), {tls}; {used}{profile}{theirs}"
+    return Finding("settings", "ok", detail)
 
 
 def _software() -> Finding:
+    from importlib.metadata import version
+
     return Finding(
         "software",
         "ok",
         f"cursus-grpc {version('cursus-grpc')}, grpcio {version('grpcio')}, Python {platform.python_version()}"
         f" on {platform.system()}",
     )
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port, the port 50051 if it is left out."""
-    host, colon, port = address.rpartition(":")
-    if not colon or address.endswith("]"):
-        host, port = address, "50051"
-    return host.strip("[]"), int(port) if port.isdigit() else 50051
 
 
 def connects(address: str, check: str) -> Finding:
@@ -149,26 +159,52 @@ def connects(address: str, check: str) -> Finding:
     return Finding(check, "ok", f"{address} accepts connections ({found[0][4][0]})")
 
 
-def _health(connection: Connection, url: str | None) -> Finding:
+def _health(connection: Connection, url: str | None, info: BrokerInfo) -> Finding:
+    """Whether the health page is well, and this broker's: another broker of the same host may have taken the port."""
+    import urllib.error
+    import urllib.request
+
     host, _ = split_address(connection.broker.split(",")[0].strip())
-    shown = url or f"http://{f'[{host}]' if ':' in host else host}:{_HEALTH_PORT}/health"
+    page = url or f"http://{f'[{host}]' if ':' in host else host}:{_HEALTH_PORT}/health"
     try:
         # The scheme is checked: urlopen would read files too.
-        if not shown.startswith(("http://", "https://")):
+        if not page.startswith(("http://", "https://")):
             raise click.BadParameter("it begins with http:// or https://", param_hint="--health")
-        with urllib.request.urlopen(shown, timeout=CONNECT_S) as answer:
-            return Finding("health", "ok", f"{shown} says {answer.read(_MAX_BODY).decode(errors='replace').strip()}")
+        with urllib.request.urlopen(page, timeout=CONNECT_S) as answer:
+            said = answer.read(_MAX_BODY).decode(errors="replace").strip()
+            found = answering.Page(200, {name.lower(): value for name, value in answer.headers.items()}, b"")
     except urllib.error.HTTPError as error:
-        said = error.read(_MAX_BODY).decode(errors="replace").strip()
-        return Finding("health", "failed", f"{shown} says {error.code} {said}", "look at the broker's log")
+        said = f"{error.code} {error.read(_MAX_BODY).decode(errors='replace').strip()}"
+        found = answering.Page(error.code, {name.lower(): value for name, value in error.headers.items()}, b"")
     except (OSError, ValueError) as error:
         cause = getattr(error, "reason", error)
         return Finding(
-            "health", "warning", f"{shown} does not answer: {cause}", "if it is elsewhere, name it with --health URL"
+            "health", "warning", f"{page} does not answer: {cause}", "if it is elsewhere, name it with --health URL"
         )
+    return whose(found, page, said, info, named=url is not None)
+
+
+def whose(found: answering.Page, url: str, said: str, info: BrokerInfo, *, named: bool) -> Finding:
+    """What a health page is worth: nothing about this broker, unless it says that it is this broker's."""
+    identity = found.identity
+    ours = {"service": "broker", "cluster": info.cluster_id, "id": str(info.broker_id), "started": str(info.started_ms)}
+    if identity == ours:
+        if found.status == 200:
+            return Finding("health", "ok", f"{url} says {said}")
+        return Finding("health", "failed", f"{url} says {said}", "look at the broker's log")
+    advice = "name the page of this broker with --health URL"
+    if not identity:
+        return Finding("health", "warning", f"{url} says {said}, and not whose health that is", advice)
+    other = f"another {identity['service']}" if identity["service"] == "broker" else f"a {identity['service']}"
+    cluster = f" (cluster {identity['cluster']}, broker {identity.get('id', '?')})" if identity.get("cluster") else ""
+    this = f"cluster {info.cluster_id}, broker {info.broker_id}"
+    detail = f"{url} is the page of {other}{cluster}, not of this broker ({this})"
+    return Finding("health", "failed" if named else "warning", detail, advice)
 
 
 def _versions(info: BrokerInfo) -> Finding:
+    from importlib.metadata import version
+
     ours = version("cursus-grpc")
     detail = f"broker {info.version}, this command {ours}, up {duration((info.now_ms - info.started_ms) / 1000)}"
     if info.version.split(".")[:2] == ours.split(".")[:2]:
@@ -193,9 +229,11 @@ def disk(info: BrokerInfo) -> Finding:
     detail = (
         f"{size(info.disk_free_bytes)} of {size(info.disk_total_bytes)} free, {size(info.log_bytes)} used by the log"
     )
+    advice = "shorten retention (`cursus topic update --set retention_bytes=…`), delete topics, or add space"
+    if info.disk_full:
+        return Finding("disk", "failed", f"full, publishes are refused: {detail}", advice)
     if share >= _DISK_WARN:
         return Finding("disk", "ok", detail)
-    advice = "shorten retention (`cursus topic update --set retention_bytes=…`), delete topics, or add space"
     return Finding("disk", "failed" if share < _DISK_FAIL else "warning", detail, advice)
 
 
@@ -212,17 +250,35 @@ def _advertised(admin: Admin, connection: Connection) -> Iterator[Finding]:
                 yield Finding("advertised", "failed", finding.detail, advice)
 
 
-def _partitions(admin: Admin) -> Finding:
+def _partitions(admin: Admin) -> Iterator[Finding]:
+    """What is wrong with which partitions, each kind of trouble once."""
     damaged: list[str] = []
-    count = 0
+    refusing: list[str] = []
+    cut: list[str] = []
+    cut_records = count = 0
     for topic in admin.list_topics():
         for part in admin.describe_topic(topic.name).partitions:
             count += 1
+            name = f"{topic.name}[{part.partition}]"
             if part.damage:
-                damaged.append(f"{topic.name}[{part.partition}]: {part.damage}")
-    if not damaged:
-        return Finding("partitions", "ok", f"all {count:,} are served")
-    shown = "; ".join(damaged[:3]) + (f" and {len(damaged) - 3} more" if len(damaged) > 3 else "")
-    return Finding(
-        "partitions", "failed", shown, "stop the broker and run `cursus segments inspect` on its data directory"
-    )
+                damaged.append(f"{name}: {part.damage}")
+            if part.refusal:
+                refusing.append(f"{name}: {part.refusal}")
+            if part.recovery_cut is not None:
+                cut_records += part.recovery_cut.record_count
+                cut.append(f"{name} at offset {part.recovery_cut.offset:,} ({part.recovery_cut.record_count:,})")
+    if damaged:
+        advice = "run `cursus segments inspect` on the broker's data directory; docs/operations.md, Corrupted segment"
+        yield Finding("partitions", "failed", _shown(damaged), advice)
+    if refusing:
+        advice = "see to the disk, then `cursus partition reopen TOPIC PARTITION`"
+        yield Finding("partitions", "failed", _shown(refusing), advice)
+    if cut:
+        detail = f"the last start cut off {cut_records:,} records or more: {_shown(cut)}"
+        yield Finding("recovery", "warning", detail, "docs/operations.md, Recovery cut: was there power loss?")
+    if not damaged and not refusing:
+        yield Finding("partitions", "ok", f"all {count:,} are served")
+
+
+def _shown(troubles: list[str]) -> str:
+    return "; ".join(troubles[:3]) + (f" and {len(troubles) - 3} more" if len(troubles) > 3 else "")

@@ -36,7 +36,7 @@ HINTS: Final = {
     "PARTITION_REQUIRED": "name one with --partition",
     "UNKNOWN_CODEC": "the broker is older than this command; try --compression none",
     "CORRUPT_RECORD_SET": "the broker and this command do not agree; compare versions with `cursus doctor`",
-    "RECORD_TOO_LARGE": "split it, or raise the broker's or the topic's limit",
+    "RECORD_TOO_LARGE": "split it, or raise the topic's max_value_bytes or the broker's publish.max_batch_bytes",
     "RECORD_TOO_SMALL": "`cursus topic describe` shows the topic's min_value_bytes",
     "RECORD_SET_TOO_LARGE": "publish fewer records in a batch, or raise the broker's limit",
     "REQUEST_TOO_LARGE": "name fewer things at once",
@@ -46,7 +46,7 @@ HINTS: Final = {
     "GROUP_NOT_FOUND": "`cursus group list` shows the groups",
     "MEMBER_NOT_FOUND": "`cursus group describe` shows the members",
     "TOPIC_EXISTS": "choose another name, or `cursus topic update` this one",
-    "OFFSET_OUT_OF_RANGE": "`cursus topic describe` shows which offsets are retained",
+    "OFFSET_OUT_OF_RANGE": "`cursus topic describe` shows what each partition holds, --partition chooses one",
     "LOG_TRUNCATED": "power loss or damage took the records that were read; go on from the offset named",
     "NOT_LEADER": "try again in a moment",
     "PRODUCER_FENCED": "another producer runs under the same identity",
@@ -61,7 +61,9 @@ HINTS: Final = {
     "GROUP_NOT_EMPTY": "stop its members first; `cursus group describe` shows them",
     "INCONSISTENT_GROUP": "all members of a group have to ask for the same strategy",
     "SHUTTING_DOWN": "try again when the broker is back",
-    "STORAGE_FAILED": "look at the broker's disk and its log; `cursus doctor` shows the space left",
+    "STORAGE_FAILED": "look at the broker's disk and its log; `cursus doctor` shows which partitions take no more",
+    "PARTITION_REOPENED": "try again: the partition was opened anew meanwhile",
+    "DISK_FULL": "make room on the broker's disk: shorten retention, delete records or topics, or enlarge the volume",
     "WRITE_TIMEOUT": "the broker's disk is behind; publish more slowly (--rate) or try again",
     "RESOURCE_LIMIT": "the broker's settings bound this; see docs/configuration.md",
     "DATA_LOSS": "stop the broker and run `cursus segments inspect` on its data directory",
@@ -71,6 +73,8 @@ HINTS: Final = {
     "DEADLINE_EXCEEDED": "try again, or give it longer with --timeout",
     "DELIVERY_TIMEOUT": "`cursus doctor` checks the broker",
     "BUFFER_FULL": "publish more slowly (--rate)",
+    "PARTITIONER_FAILED": "the program's own choice of a partition is wrong",
+    "DESERIALIZER_FAILED": "the record was not written with the serializer that is expected here",
     "CLIENT_CLOSED": "try again",
     "CORRUPT_BATCH": "run `cursus segments inspect` on the broker's data directory",
     "BATCH_TOO_LARGE": "go on behind it with --from and --partition, or move the group with `cursus group reset`",
@@ -107,7 +111,7 @@ def explain(error: BaseException) -> Failure:
         case Failed():
             return Failure(str(error), error.reason, error.hint, REFUSED)
         case BadConfiguration():
-            return Failure(str(error), "BAD_CONFIGURATION", "flags win over CURSUS_* over the file", USAGE)
+            return Failure(str(error), "BAD_CONFIGURATION", "`cursus --help` lists the flags and variables", USAGE)
         case click.UsageError():
             command = error.ctx.command_path if error.ctx is not None else "cursus"
             return Failure(_lowered(error.format_message()), "USAGE", f"see `{command} --help`", USAGE)

@@ -6,23 +6,30 @@
     %% a percent sign; \\n \\r \\t \\0 \\\\ \\xHH as in C
 
 Printers make bytes, because keys and values are bytes: what is not text arrives as it was sent. A null is printed as
-nothing, or as the text the user has chosen for it; JSON has a null of its own.
+nothing, or as the text the user has chosen for it; JSON has a null of its own. They take many records at a time: what
+the records of a batch share is then said once.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 import re
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from json.encoder import encode_basestring
+from typing import TYPE_CHECKING, Final
 
-from cursus_grpc import Record
+if TYPE_CHECKING:
+    from cursus_grpc import Record
 
-Printer = Callable[[Record], bytes]
-"""Everything that is written for a record, its line end included."""
+Printer = Callable[[Sequence["Record"]], bytes]
+"""Everything that is written for these records, their ends included."""
 
-Token = Callable[[Record, bytes], bytes]
+OnePrinter = Callable[["Record"], bytes]
+"""Everything that is written for a record."""
+
+Token = Callable[["Record", bytes], bytes]
 """What stands for a token, given what stands for a null."""
 
 _TOKENS: Final[dict[str, Token]] = {
@@ -38,30 +45,59 @@ _TOKENS: Final[dict[str, Token]] = {
 }
 _ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
 _PIECE: Final = re.compile(r"%(?P<token>.?)|\\x(?P<hex>[0-9a-fA-F]{2})|\\(?P<escape>.?)|(?P<plain>[^%\\]+)", re.DOTALL)
+_BYTE_ESCAPE: Final = re.compile(rb"\\x(?P<hex>[0-9a-fA-F]{2})|\\(?P<escape>.?)", re.DOTALL)
 _DUMP_BYTES: Final = 16
+_LINE_END: Final = b"\n"
 # Made once: json.dumps makes one for every call that says anything about it, which takes longer than the record.
 _JSON: Final = json.JSONEncoder(ensure_ascii=False)
 
 
-def named(name: str, *, terminal: bool, null: bytes = b"") -> Printer:
+def named(name: str, *, terminal: bool, null: bytes = b"", delimiter: bytes | None = None) -> Printer:
     """The printer called `text`, `json` or `hex`, or made of a format string. Raises ValueError.
 
     On a terminal text is shown so that it cannot harm it; anywhere else the bytes are passed on as they are. `null` is
-    what text and format strings show for one.
+    what text and format strings show for one, `delimiter` what ends a record of text instead of a line end.
     """
+    if delimiter is not None and name != "text":
+        raise ValueError(
+            "a delimiter is for text: JSON is a line a record, and a format string says itself what ends one"
+        )
     match name:
         case "text":
-            return _shown(null) if terminal else _raw(null)
+            end = _LINE_END if delimiter is None else delimiter
+            return _shown(null, end) if terminal else _raw(null, end)
         case "json":
-            return json_line
+            return json_lines
         case "hex":
-            return hex_dump
+            return _each(hex_dump)
     if "%" not in name:
         raise ValueError(f"{name!r} is no format: it is text, json, hex or a string with %t %p %o %k %K %s %S %h %T")
-    return compiled(name, null)
+    return _each(compiled(name, null))
 
 
-def compiled(text: str, null: bytes = b"") -> Printer:
+def _each(one: OnePrinter) -> Printer:
+    return lambda records: b"".join(map(one, records))
+
+
+def unescaped(text: str) -> bytes:
+    """An argument, also one that is not UTF-8, with the escapes of a format string. Raises ValueError.
+
+    >>> unescaped(r"\\t|\\x1e")
+    b'\\t|\\x1e'
+    """
+
+    def meant(escape: re.Match[bytes]) -> bytes:
+        if escape["hex"] is not None:
+            return bytes.fromhex(escape["hex"].decode())
+        found = _ESCAPES.get(escape["escape"].decode(errors="replace"))
+        if found is None:
+            raise ValueError(f"{os.fsdecode(escape[0])}: the escapes are \\n \\r \\t \\0 \\\\ \\xHH")
+        return found
+
+    return _BYTE_ESCAPE.sub(meant, os.fsencode(text))
+
+
+def compiled(text: str, null: bytes = b"") -> OnePrinter:
     """The printer a format string describes. Raises ValueError.
 
     >>> compiled("%q")
@@ -97,12 +133,16 @@ def _length(content: bytes | None) -> int:
     return -1 if content is None else len(content)
 
 
-def _raw(null: bytes) -> Printer:
-    return lambda record: _or(record.value, null) + b"\n"
+def _raw(null: bytes, end: bytes) -> Printer:
+    def print_values(records: Sequence[Record]) -> bytes:
+        values = [null if (value := record.value) is None else value for record in records]
+        return end.join((*values, b""))
+
+    return print_values
 
 
-def _shown(null: bytes) -> Printer:
-    return lambda record: printable(_or(record.value, null)).encode() + b"\n"
+def _shown(null: bytes, end: bytes) -> Printer:
+    return _each(lambda record: printable(_or(record.value, null)).encode() + end)
 
 
 def printable(value: bytes | str) -> str:
@@ -124,6 +164,42 @@ def _escaped(char: str) -> str:
 def json_line(record: Record) -> bytes:
     """A record as `publish --format json` takes it back."""
     return _JSON.encode(json_fields(record)).encode() + b"\n"
+
+
+def json_lines(records: Sequence[Record]) -> bytes:
+    """The same for many, without a dictionary for each: a record of text is a few pieces of it put together. Others
+    take the longer way. A test compares the two."""
+    lines: list[str] = []
+    quoted = encode_basestring
+    batch = head = None
+    for record in records:
+        if record._batch is not batch:
+            batch = record._batch
+            head = f'{{"topic": {quoted(batch.topic)}, "partition": {batch.partition}, "offset": '
+        offset, value = record.offset, record.value
+        message = batch.message(offset)
+        key = message.key
+        try:
+            # In the order in which they are rarely there, headers last: to look for them takes longest.
+            if (
+                value is None
+                or message.event_type
+                or message.schema_version
+                or message.aggregate_version
+                or message.metadata
+                or message.headers
+            ):
+                lines.append(_JSON.encode(json_fields(record)))
+                continue
+            key_text = quoted(key.decode()) if key or message.HasField("key") else "null"
+            time_ms = message.timestamp_ms or batch.append_time_ms
+            lines.append(
+                f'{head}{offset}, "timestamp_ms": {time_ms}, "key": {key_text}, "value": {quoted(value.decode())}}}'
+            )
+        except UnicodeDecodeError:
+            lines.append(_JSON.encode(json_fields(record)))
+    lines.append("")
+    return "\n".join(lines).encode()
 
 
 def json_fields(record: Record) -> dict[str, object]:

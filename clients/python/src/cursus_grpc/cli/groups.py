@@ -6,18 +6,13 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.console import Console
-from rich.console import Group as Stack
-from rich.live import Live
-from rich.text import Text
 
-from cursus_grpc import Admin
 from cursus_grpc.cli import completion, places, resets
 from cursus_grpc.cli.confirm import confirm
-from cursus_grpc.cli.consume import PlaceType
+from cursus_grpc.cli.failures import HINTS, Failed
 from cursus_grpc.cli.live import refreshed
 from cursus_grpc.cli.output import (
     Cell,
@@ -27,13 +22,18 @@ from cursus_grpc.cli.output import (
     duration,
     json_document,
     json_line,
+    moment,
     number,
     plural,
     say,
     table,
 )
+from cursus_grpc.cli.place_type import PlaceType
 from cursus_grpc.cli.session import Group, Session, pass_session
-from cursus_grpc.types import GroupDescription, OffsetChange
+from cursus_grpc.types import GroupDescription, GroupMember, OffsetChange
+
+if TYPE_CHECKING:
+    from cursus_grpc import Admin
 
 _LAG: Final[Sequence[Column]] = (
     column("TOPIC"),
@@ -69,7 +69,7 @@ def list_groups(session: Session) -> None:
                 one.summary.member_count,
                 one.summary.generation,
                 total_lag(one),
-                one.summary.strategy,
+                one.summary.strategy or "-",
             ]
             for one in found
         ],
@@ -78,7 +78,7 @@ def list_groups(session: Session) -> None:
 
 @group.command()
 @click.argument("name", shell_complete=completion.groups)
-@click.option("--watch", "-w", is_flag=True, help="Show it again and again until Ctrl-C.")
+@click.option("--watch", "-w", is_flag=True, help="Show it again and again until q or Ctrl-C.")
 @click.option(
     "--interval",
     metavar="N",
@@ -101,6 +101,11 @@ def describe(session: Session, name: str, watch: bool, interval: float) -> None:
 
 
 def _watch(admin: Admin, name: str, interval_s: float) -> None:
+    from rich.console import Console
+    from rich.console import Group as Stack
+    from rich.live import Live
+    from rich.text import Text
+
     with Live(console=Console(highlight=False), screen=False, auto_refresh=False) as live:
         for _ in refreshed(interval_s):
             found = admin.describe_group(name)
@@ -127,6 +132,8 @@ def _show(session: Session, found: GroupDescription) -> None:
                 column("TOPICS"),
                 number("PARTITIONS"),
                 column("INSTANCE"),
+                column("JOINED"),
+                column("LAST HEARTBEAT"),
             ],
             [
                 [
@@ -136,6 +143,8 @@ def _show(session: Session, found: GroupDescription) -> None:
                     ", ".join(member.topics) or f"/{member.topic_pattern}/",
                     len(member.partitions),
                     member.instance_id or None,
+                    moment(member.joined_ms),
+                    moment(member.last_heartbeat_ms),
                 ]
                 for member in found.members
             ],
@@ -204,6 +213,50 @@ def reset(session: Session, /, name: str, **wanted: Any) -> None:
         say(f"moved {moved} of {len(done)} offsets of {name}")
 
 
+@group.command(
+    "remove-member",
+    epilog="\b\nExamples:\n"
+    "  cursus group remove-member billing 3f2a90c1\n"
+    "  cursus group remove-member billing --instance billing-2 --yes",
+)
+@click.argument("name", shell_complete=completion.groups)
+@click.argument("member_ids", metavar="[MEMBER]...", nargs=-1, shell_complete=completion.members)
+@click.option("--instance", "instances", metavar="ID", multiple=True, help="A static member. May be repeated.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@pass_session
+def remove_member(
+    session: Session, name: str, member_ids: tuple[str, ...], instances: tuple[str, ...], yes: bool
+) -> None:
+    """Make members leave a group: one that hangs, or a static one that will not come back.
+
+    Its partitions go to the others at once. A member that still runs joins again by itself.
+    """
+    if not member_ids and not instances:
+        raise click.UsageError("name a member by its id, or with --instance; `cursus group describe` shows both")
+    with session.admin() as admin:
+        members = {member.member_id: member for member in admin.describe_group(name).members}
+        static = {member.instance_id: member for member in members.values() if member.instance_id}
+        for known, wanted, what in ((members, member_ids, "member"), (static, instances, "static member")):
+            for one in wanted:
+                if one not in known:
+                    raise Failed(f"group {name} has no {what} {one}", HINTS["MEMBER_NOT_FOUND"], "MEMBER_NOT_FOUND")
+        leaving = {one.member_id: one for one in (*map(members.get, member_ids), *map(static.get, instances)) if one}
+        for member in leaving.values():
+            instance = f", instance {member.instance_id}" if member.instance_id else ""
+            say(f"{member.member_id}{instance}: {member.client_id} at {member.peer}, {_owned(member)}")
+        confirm(f"Remove from {name}?", yes=yes)
+        for member in leaving.values():
+            admin.remove_member(name, member_id=member.member_id)
+    if session.json:
+        json_document({"group": name, "removed": list(leaving)})
+    else:
+        say(f"removed {', '.join(leaving)} from {name}")
+
+
+def _owned(member: GroupMember) -> str:
+    return plural(len(member.partitions), "partition")
+
+
 @group.command()
 @click.argument("names", nargs=-1, required=True, shell_complete=completion.groups)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
@@ -229,7 +282,7 @@ def total_lag(found: GroupDescription) -> int:
 
 def _head(found: GroupDescription) -> str:
     one = found.summary
-    state = f"{one.state}, {plural(one.member_count, 'member')}, generation {one.generation}, {one.strategy}"
+    state = f"{one.state}, {plural(one.member_count, 'member')}, generation {one.generation}, {one.strategy or '-'}"
     return f"group {one.name}: {state}, lag {total_lag(found):,} in {plural(len(found.partitions), 'partition')}"
 
 
@@ -322,6 +375,8 @@ def _description_json(found: GroupDescription) -> dict[str, object]:
                 "topics": list(member.topics),
                 "topic_pattern": member.topic_pattern,
                 "partitions": [{"topic": place.topic, "partition": place.partition} for place in member.partitions],
+                "joined_ms": member.joined_ms,
+                "last_heartbeat_ms": member.last_heartbeat_ms,
             }
             for member in found.members
         ],

@@ -10,15 +10,16 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
-from rich import box
-from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from cursus_grpc.cli.formats import printable
+
+if TYPE_CHECKING:
+    # At run time where something is drawn: a pipe needs nothing of it, and it takes longer to import than the rest.
+    from rich.console import Console
+    from rich.table import Table as RichTable
 
 Cell = str | int | None
 _MISSING: Final = "-"
@@ -59,6 +60,8 @@ def _write_json(text: str) -> None:
 def table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], title: str = "") -> None:
     """A table on stdout."""
     if sys.stdout.isatty():
+        from rich.console import Console
+
         Console(highlight=False).print(drawn(columns, rows, title))
         return
     if title:
@@ -69,6 +72,10 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], title: str 
 
 def drawn(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], title: str = "") -> RichTable:
     """A table as a terminal shows it; also for live views."""
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
     made = RichTable(
         title=Text(printable(title)) if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
     )
@@ -107,6 +114,8 @@ def say(text: str) -> None:
 
 def stderr_console() -> Console:
     """For progress bars and live views of commands whose data goes to stdout."""
+    from rich.console import Console
+
     return Console(stderr=True, highlight=False)
 
 

@@ -17,10 +17,13 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cursus_grpc import BEGINNING, END, Admin, Timestamp
-from cursus_grpc.types import Place
+from cursus_grpc.errors import OffsetOutOfRange
+from cursus_grpc.types import BEGINNING, END, ListedOffset, Place, Timestamp
+
+if TYPE_CHECKING:
+    from cursus_grpc import Admin
 
 EDGES: Final = {"beginning": BEGINNING, "start": BEGINNING, "earliest": BEGINNING, "end": END, "latest": END}
 
@@ -29,6 +32,7 @@ _AGO: Final = re.compile(r"-(?:\d+(?:ms|[smhdw]))+")
 _PART: Final = re.compile(r"(\d+)(ms|[smhdw])")
 _MAX_MS: Final = 253_402_300_799_999  # the end of the year 9999
 _MAX_OFFSET: Final = 2**63 - 1
+_SHOWN: Final = 3
 
 GRAMMAR: Final = "beginning, end, OFFSET, -N (the last N), @TIME or @-10m"
 
@@ -92,3 +96,26 @@ def offsets(admin: Admin, topic: str, place: WrittenPlace, partitions: Collectio
     if isinstance(place, int):
         return dict.fromkeys(admin.list_offsets(topic, END, partitions), place)
     return {partition: one.offset for partition, one in admin.list_offsets(topic, place, partitions).items()}
+
+
+def starts(admin: Admin, topic: str, place: WrittenPlace, partitions: Collection[int] = ()) -> dict[int, int]:
+    """The same for somebody who is going to read from there: an offset has to be one that can be read, or the next one
+    to come. Raises OffsetOutOfRange, which names what each partition holds."""
+    if not isinstance(place, int):
+        return offsets(admin, topic, place, partitions)
+    listed = admin.list_offsets(topic, END, partitions)
+    outside = [one for one in listed.values() if not one.earliest_offset <= place <= one.next_offset]
+    if outside:
+        shown = "; ".join(f"{topic}[{one.partition}] {_held(one)}" for one in outside[:_SHOWN])
+        more = f"; and {len(outside) - _SHOWN} more partitions" if len(outside) > _SHOWN else ""
+        raise OffsetOutOfRange(
+            f"there is no offset {place}: {shown}{more}",
+            {"earliest": str(outside[0].earliest_offset), "latest": str(outside[0].next_offset)},
+        )
+    return dict.fromkeys(listed, place)
+
+
+def _held(one: ListedOffset) -> str:
+    if one.earliest_offset == one.next_offset:
+        return f"is empty, its next offset is {one.next_offset}"
+    return f"holds {one.earliest_offset} to {one.next_offset - 1}"

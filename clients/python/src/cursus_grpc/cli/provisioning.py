@@ -12,16 +12,19 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from cursus_grpc import Admin, CursusError, TopicConfig
 from cursus_grpc.cli.failures import Failed
 from cursus_grpc.cli.output import json_document, plural, say
 from cursus_grpc.cli.session import Command, Session, pass_session
-from cursus_grpc.cli.topics import config_of
-from cursus_grpc.types import TopicInfo
+from cursus_grpc.cli.topic_settings import config_of
+from cursus_grpc.errors import CursusError
+from cursus_grpc.types import TopicConfig, TopicInfo
+
+if TYPE_CHECKING:
+    from cursus_grpc import Admin
 
 _KEYS: Final = ("name", "partitions", "settings", "labels")
 _PAUSE_S: Final = 0.5

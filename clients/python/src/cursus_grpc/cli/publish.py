@@ -9,20 +9,24 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, get_args
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal, get_args
 
 import click
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from cursus_grpc import CursusError, Producer, RecordMetadata
-from cursus_grpc.cli import completion, records_in
-from cursus_grpc.cli.failures import INTERRUPTED, Failed
+from cursus_grpc.cli import completion, formats, records_in
+from cursus_grpc.cli.failures import HINTS, INTERRUPTED, Failed
 from cursus_grpc.cli.interrupt import Interrupt, Interrupted
 from cursus_grpc.cli.output import json_document, plural, say, size, stderr_console
 from cursus_grpc.cli.records_in import Outgoing
 from cursus_grpc.cli.session import Command, Session, pass_session
-from cursus_grpc.cli.topics import Assignment
-from cursus_grpc.types import Acks, Compression
+from cursus_grpc.cli.topic_settings import Assignment
+from cursus_grpc.errors import CursusError
+from cursus_grpc.types import Acks, Compression, RecordMetadata
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from cursus_grpc import Producer
 
 _SHOW_EVERY_S: Final = 0.1
 _ACKS: Final[dict[str, Acks]] = {"0": 0, "1": 1, "all": "all"}
@@ -84,6 +88,8 @@ class Bar:
 
     @staticmethod
     def shown(total_bytes: int | None) -> Progress:
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
         known = [BarColumn(), DownloadColumn(binary_units=True)] if total_bytes else []
         return Progress(
             TextColumn("publishing"),
@@ -125,7 +131,8 @@ class Bar:
     help="A record is a line, a JSON object on a line, or a whole file.",
 )
 @click.option("--key", "-k", help="The key of every record.")
-@click.option("--key-delimiter", "-K", help="Lines are KEY, this, VALUE.")
+@click.option("--key-delimiter", "-K", metavar="TEXT", help="Lines are KEY, this, VALUE; \\t \\xHH as in --delimiter.")
+@click.option("--delimiter", "-D", metavar="TEXT", help="What ends a line; \\0 \\t \\xHH as in a format. Default: \\n.")
 @click.option("--null", "-Z", is_flag=True, help="An empty value is null, a tombstone. JSON says null itself.")
 @click.option("--header", "-H", "headers", type=Assignment(), multiple=True, help="For every record. May be repeated.")
 @click.option("--partition", "-p", metavar="N", type=click.IntRange(min=0), help="Default: by key, or in turn.")
@@ -155,6 +162,7 @@ def publish(
     form: Literal["lines", "json", "file"],
     key: str | None,
     key_delimiter: str | None,
+    delimiter: str | None,
     null: bool,
     headers: tuple[tuple[str, str], ...],
     partition: int | None,
@@ -168,8 +176,12 @@ def publish(
     """Publish lines from stdin, or what FILES hold (- is stdin)."""
     if values and files:
         raise click.UsageError("give --value or FILES, not both")
+    if values and form == "file":
+        raise click.UsageError("--format file reads FILES; --value is a line, or with --format json an object")
     if key_delimiter is not None and (key is not None or form != "lines" or not key_delimiter):
         raise click.UsageError("--key-delimiter splits lines; it does not go with --key or another --format")
+    if delimiter is not None and (values or form != "lines" or not delimiter):
+        raise click.UsageError("--delimiter ends lines that are read; it does not go with --value or another --format")
     if null and form == "json":
         raise click.UsageError('--null is for lines, files and --value; in JSON a null is "value": null')
     default = Outgoing(
@@ -178,18 +190,20 @@ def publish(
         tuple((name, _encoded(value)) for name, value in headers) or None,
         partition,
     )
+    parse = _parse(form, _unescaped("--key-delimiter", key_delimiter), null)
     if values:
-        records: Iterator[Outgoing] = map(_parse("lines", None, null), map(_encoded, values))
+        records = records_in.parsed(map(_encoded, values), parse, "--value", "number")
         total_bytes: int | None = None
     else:
         sources = files or (Path("-"),)
         total_bytes = _total_bytes(sources)
-        records = _records(sources, form, _parse(form, key_delimiter, null))
+        records = _records(sources, form, parse, _unescaped("--delimiter", delimiter) or b"\n")
     if progress is None:
         typed = not files and sys.stdin.isatty()
         progress = not values and not typed and sys.stderr.isatty()
     with session.admin() as admin:
         admin.describe_topic(topic)  # a mistyped name is told before anything is read
+        max_record_bytes = admin.broker_info().max_batch_bytes
     tally, began = Tally(), time.monotonic()
     with (
         Interrupt.watched() as interrupt,
@@ -197,15 +211,20 @@ def publish(
             acks=_ACKS[acks],
             compression=compression,
             delivery_timeout_s=delivery_timeout,
+            max_record_bytes=max_record_bytes,
             on_delivery=tally.note,
         ) as producer,
         Bar.shown(total_bytes) if progress else nullcontext() as shown,
     ):
         bar = Bar(shown, total_bytes) if shown is not None else None
+        refused: Exception | None = None
         try:
-            _send(producer, topic, records, default, Pace(rate), bar, tally, interrupt)
+            taken = _no_larger(records, max_record_bytes)
+            _send(producer, topic, taken, default, Pace(rate), bar, tally, interrupt)
         except Interrupted:
             pass  # what was read so far is delivered; a second Ctrl-C gives up on that
+        except (Failed, CursusError, OSError) as error:
+            refused = error  # told when it is known what became of the records before
         finally:
             if not producer.flush(delivery_timeout):
                 say("warning: the delivery timeout passed with records unsettled")
@@ -213,6 +232,8 @@ def publish(
     if tally.error is not None:
         say(f"{plural(tally.failed, 'record')} not published")
         raise tally.error
+    if refused is not None:
+        raise refused
     return INTERRUPTED if interrupt.requested else 0
 
 
@@ -237,7 +258,6 @@ def _send(
         if record is None:
             return
         value_bytes = len(record.value or b"")
-        tally.bytes += value_bytes
         producer.send(
             topic,
             record.value,
@@ -250,35 +270,55 @@ def _send(
             aggregate_version=record.aggregate_version,
             metadata=record.metadata,
         )
+        tally.bytes += value_bytes
         if bar is not None:
             bar.note(value_bytes + 1)
 
 
-def _parse(form: str, key_delimiter: str | None, null: bool) -> records_in.Parse:
+def _parse(form: str, key_delimiter: bytes | None, null: bool) -> records_in.Parse:
     """What makes a record of a line, or of a file."""
     parse: records_in.Parse = records_in.from_json if form == "json" else records_in.plain
     if key_delimiter is not None:
-        parse = records_in.keyed(_encoded(key_delimiter))
+        parse = records_in.keyed(key_delimiter)
     return records_in.empty_as_null(parse) if null else parse
 
 
-def _records(sources: tuple[Path, ...], form: str, parse: records_in.Parse) -> Iterator[Outgoing]:
+def _unescaped(option: str, text: str | None) -> bytes | None:
+    try:
+        return None if text is None else formats.unescaped(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=option) from error
+
+
+def _records(sources: tuple[Path, ...], form: str, parse: records_in.Parse, delimiter: bytes) -> Iterator[Outgoing]:
     """The records of all sources, one after the other."""
     for source in sources:
         if str(source) == "-":
             if sys.stdin.isatty() and form != "file":
                 say("a record a line; Ctrl-D ends")
-            yield from _of(sys.stdin.buffer, "stdin", form, parse)
+            yield from _of(sys.stdin.buffer, "stdin", form, parse, delimiter)
         else:
             with source.open("rb") as stream:
-                yield from _of(stream, str(source), form, parse)
+                yield from _of(stream, str(source), form, parse, delimiter)
 
 
-def _of(stream: BinaryIO, name: str, form: str, parse: records_in.Parse) -> Iterator[Outgoing]:
+def _of(stream: BinaryIO, name: str, form: str, parse: records_in.Parse, delimiter: bytes) -> Iterator[Outgoing]:
     if form == "file":
         yield parse(stream.read())
     else:
-        yield from records_in.parsed(stream, parse, name)
+        yield from records_in.parsed(records_in.lines(stream, delimiter), parse, name)
+
+
+def _no_larger(records: Iterator[Outgoing], max_bytes: int) -> Iterator[Outgoing]:
+    """The records, up to one that no broker with this limit takes. The producer would speak of its own buffer."""
+    for record in records:
+        if record.value is not None and len(record.value) > max_bytes:
+            raise Failed(
+                f"a record has {len(record.value):,} bytes, and the broker takes at most {max_bytes:,}",
+                HINTS["RECORD_TOO_LARGE"],
+                "RECORD_TOO_LARGE",
+            )
+        yield record
 
 
 def _total_bytes(sources: tuple[Path, ...]) -> int | None:
@@ -326,5 +366,7 @@ def _report(session: Session, topic: str, tally: Tally, seconds: float, quiet: b
             for partition, (_, first, last) in partitions[:8]
         )
         more = f" and {len(partitions) - 8} more partitions" if len(partitions) > 8 else ""
-        what = f"{plural(tally.records, 'record')} to {topic}, {size(tally.bytes)}"
+        what = f"{plural(tally.records, 'record') if partitions else 'nothing'} to {topic}"
+        if partitions and not tally.failed:
+            what += f", {size(tally.bytes)}"
         say(f"published {what}{': ' if where else ''}{where}{more}")

@@ -7,13 +7,16 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from cursus_grpc import Admin, TopicPartition
 from cursus_grpc.cli import places
 from cursus_grpc.cli.failures import Failed
-from cursus_grpc.types import Place
+from cursus_grpc.types import Place, TopicPartition
+
+if TYPE_CHECKING:
+    from cursus_grpc import Admin
 
 
 @dataclass(frozen=True, slots=True)

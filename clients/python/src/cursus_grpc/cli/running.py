@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import logging
 import os
+import signal
 import sys
-import traceback
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 
@@ -30,8 +32,9 @@ def run_command(
             stream.reconfigure(errors="backslashreplace")
     logging.basicConfig(format="warning: %(message)s", level=logging.WARNING)
     try:
-        outcome = command.main(list(arguments), prog_name=name, standalone_mode=False, obj=session)
-        sys.stdout.flush()
+        with _interruptible():
+            outcome = command.main(list(arguments), prog_name=name, standalone_mode=False, obj=session)
+            sys.stdout.flush()
     except (ReaderLeft, BrokenPipeError):
         # The interpreter must not find out again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -44,8 +47,23 @@ def run_command(
     return outcome if isinstance(outcome, int) else 0
 
 
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C is a KeyboardInterrupt in here; outside, while the process starts and ends, it just ends the process."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def _tell(error: BaseException, failure: Failure, session: Session) -> int:
     if session.debug:
+        import traceback
+
         say("".join(traceback.format_exception(error)).rstrip())
     if session.json:
         say(failure.json())

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cursus_grpc.cli.failures import REFUSED, Failed
 from cursus_grpc.cli.formats import json_fields
@@ -19,6 +18,8 @@ from cursus_grpc.cli.session import Group, Session, pass_session
 from cursus_grpc.errors import BatchTooLarge, CorruptBatch
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     # At run time only when it is needed: it needs the broker's package.
     from cursus_grpc.cli.inspection import Damage, EntrySeen, Partition, SegmentSeen
 
@@ -227,6 +228,8 @@ def _progress(found: list[Partition], *, shown: bool) -> Iterator[_Note]:
     if not shown or not sys.stderr.isatty():
         yield _Note(None, 0)
         return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
     total = sum(one.segment(at).stat().st_size for one in found for at in one.numbers)
     with Progress(
         TextColumn("walking"),

@@ -6,14 +6,21 @@ The common options work in front of the command's name and behind it; behind win
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
-from cursus_grpc import Admin, Consumer, CursusError, Producer, RecordMetadata
+import cursus_grpc
 from cursus_grpc.cli.connection import BadConfiguration, Connection, load
-from cursus_grpc.types import Acks, Compression, Reset
+from cursus_grpc.errors import BrokerUnreachable, CursusError
+from cursus_grpc.types import Acks, Compression, RecordMetadata, Reset
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from cursus_grpc import Admin, Consumer, Producer
 
 T = TypeVar("T")
 
@@ -25,6 +32,10 @@ CLIENT_ID: Final = "cursus-cli"
 CONNECT_S: Final = 1.0
 """How long the first connection may take where no timeout is asked for. Whoever mistyped an address should not have to
 wait for it; a connection that breaks later is waited for as long as the command's timeouts say."""
+
+
+_MIB: Final = 1024 * 1024
+_BUFFER_BYTES: Final = 32 * _MIB
 
 
 class Session:
@@ -55,11 +66,18 @@ class Session:
         broker, as the other two do."""
         found = self.connection
         admin = _made(
-            lambda: Admin(found.broker, tls=found.tls, request_timeout_s=found.timeout_s, client_id=CLIENT_ID)
+            lambda: cursus_grpc.Admin(
+                found.broker, tls=found.tls, request_timeout_s=found.timeout_s, client_id=CLIENT_ID
+            )
         )
         if not self._reached:
             try:
-                admin.connect(CONNECT_S if found.origins["timeout"] == "default" else found.timeout_s)
+                admin.connect(CONNECT_S if found.is_default("timeout") else found.timeout_s)
+            except BrokerUnreachable as error:
+                admin.close()
+                from cursus_grpc.cli import answering  # only where something is wrong
+
+                raise answering.explained(error, found, os.environ) from error
             except BaseException:
                 admin.close()
                 raise
@@ -80,11 +98,13 @@ class Session:
         linger_ms: float = 0.0,
         batch_bytes: int = 256 * 1024,
         delivery_timeout_s: float = 120.0,
+        max_record_bytes: int = 0,
         on_delivery: Delivered | None = None,
     ) -> Producer:
+        """`max_record_bytes`: what a record may have, where that is more than a producer usually keeps in memory."""
         found = self._reach()
         return _made(
-            lambda: Producer(
+            lambda: cursus_grpc.Producer(
                 found.broker,
                 tls=found.tls,
                 client_id=CLIENT_ID,
@@ -93,6 +113,7 @@ class Session:
                 compression=compression,
                 linger_ms=linger_ms,
                 batch_bytes=batch_bytes,
+                buffer_bytes=max(_BUFFER_BYTES, max_record_bytes + _MIB),
                 delivery_timeout_s=delivery_timeout_s,
                 on_delivery=on_delivery,
             )
@@ -101,7 +122,7 @@ class Session:
     def consumer(self, *, group: str | None = None, reset: Reset = "earliest") -> Consumer:
         found = self._reach()
         return _made(
-            lambda: Consumer(
+            lambda: cursus_grpc.Consumer(
                 found.broker,
                 tls=found.tls,
                 client_id=CLIENT_ID,
@@ -133,19 +154,42 @@ def _keep(context: click.Context, parameter: click.Parameter, value: object) -> 
         context.ensure_object(Session).flags[parameter.name] = value
 
 
+def _profiles(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    from cursus_grpc.cli import config_file
+
+    try:
+        path, _ = config_file.locate(context.ensure_object(Session).flags, os.environ)
+        named = config_file.read(path, required=False).profiles
+    except BadConfiguration:
+        return []
+    return [CompletionItem(name) for name in named if name.startswith(incomplete)]
+
+
 def _common_options() -> list[click.Parameter]:
     def option(*names: str, **attributes: Any) -> click.Option:
         return click.Option(names, expose_value=False, callback=_keep, default=None, **attributes)
 
     return [
         option("--broker", metavar="HOST:PORT", help="The broker, or several, separated by commas. [CURSUS_BROKER]"),
-        option("--tls/--no-tls", help="Speak TLS. On if any of the following is given. [CURSUS_TLS]"),
-        option("--tls-ca", metavar="FILE", help="PEM of the authorities to trust. [CURSUS_TLS_CA]"),
-        option("--tls-cert", metavar="FILE", help="PEM of the client's certificate. [CURSUS_TLS_CERT]"),
-        option("--tls-key", metavar="FILE", help="PEM of its private key. [CURSUS_TLS_KEY]"),
-        option("--tls-server-name", metavar="NAME", help="Name in the broker's certificate. [CURSUS_TLS_SERVER_NAME]"),
-        option("--timeout", metavar="SECONDS", help="How long a call may take; 10, and 1 to connect. [CURSUS_TIMEOUT]"),
-        option("--config", metavar="FILE", help="Configuration; ~/.config/cursus/config.toml. [CURSUS_CONFIG]"),
+        option("--tls/--no-tls", help="Speak TLS. On if any of the following is given. [CURSUS_CLI_TLS]"),
+        option("--tls-ca", metavar="FILE", help="PEM of the authorities to trust. [CURSUS_CLI_TLS_CA]"),
+        option("--tls-cert", metavar="FILE", help="PEM of the client's certificate. [CURSUS_CLI_TLS_CERT]"),
+        option("--tls-key", metavar="FILE", help="PEM of its private key. [CURSUS_CLI_TLS_KEY]"),
+        option(
+            "--tls-server-name", metavar="NAME", help="Name in the broker's certificate. [CURSUS_CLI_TLS_SERVER_NAME]"
+        ),
+        option(
+            "--timeout", metavar="SECONDS", help="How long a call may take; 10, and 1 to connect. [CURSUS_CLI_TIMEOUT]"
+        ),
+        option("--config", metavar="FILE", help="Configuration; ~/.config/cursus/config.yaml. [CURSUS_CLI_CONFIG]"),
+        option(
+            "--profile",
+            metavar="NAME",
+            shell_complete=_profiles,
+            help="One of the profiles in the configuration. [CURSUS_CLI_PROFILE]",
+        ),
         option("--output", "-o", type=click.Choice(["text", "json"]), help="For people or for programs; text."),
         option("--debug", is_flag=True, help="Show the traceback of a failure."),
     ]
@@ -207,3 +251,41 @@ class Group(_Common, click.Group):
 
     command_class = Command
     group_class = type
+
+
+class Later(NamedTuple):
+    """A command that is imported when it is asked for: `module:name`, and what a list of commands says of it."""
+
+    place: str
+    help: str
+
+
+class LaterGroup(Group):
+    """A group whose commands are imported one by one: whoever wants the version pays for none of them."""
+
+    def __init__(self, *args: Any, later: Mapping[str, Later] | None = None, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.later: Mapping[str, Later] = later or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*self.later, *super().list_commands(ctx)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        found = self.later.get(cmd_name)
+        if found is None:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = found.place.partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        limit = formatter.width - 6 - max(map(len, self.list_commands(ctx)), default=0)
+        rows = []
+        for name in self.list_commands(ctx):
+            found = self.later.get(name)
+            if found is not None:
+                rows.append((name, found.help))
+            elif (command := super().get_command(ctx, name)) is not None:
+                rows.append((name, command.get_short_help_str(limit)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.console import Group as Stack
-from rich.live import Live
-from rich.text import Text
 
-from cursus_grpc import Admin
 from cursus_grpc.cli.live import refreshed
 from cursus_grpc.cli.output import Cell, column, drawn, duration, json_line, number, plain_lines, plural, size
 from cursus_grpc.cli.session import Command, Session, pass_session
 from cursus_grpc.cli.topics import retained
 from cursus_grpc.errors import NotFound
 from cursus_grpc.types import BrokerInfo
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+    from cursus_grpc import Admin
 
 _HEADS = [
     column("TOPIC"),
@@ -115,7 +117,11 @@ def rows(before: dict[str, Sample], now: dict[str, Sample], seconds: float) -> l
     help="Seconds between two looks.",
 )
 @click.option(
-    "--count", "-c", metavar="N", type=click.IntRange(min=1), help="Stop after this many looks. Default: at Ctrl-C."
+    "--count",
+    "-c",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Stop after this many looks. Default: at q or Ctrl-C.",
 )
 @click.option(
     "--sort", type=click.Choice(list(_SORTS)), default="in", show_default=True, help="What stands at the top."
@@ -129,10 +135,7 @@ def top(session: Session, interval: float, count: int | None, sort: str) -> None
     terminal = sys.stdout.isatty() and not session.json
     before: dict[str, Sample] = {}
     sampled_at = time.monotonic()
-    with (
-        session.admin() as admin,
-        Live(console=Console(highlight=False), auto_refresh=False) if terminal else _NoView() as view,
-    ):
+    with session.admin() as admin, _live() if terminal else nullcontext() as view:
         for _ in refreshed(interval, count):
             now, at = sample(admin), time.monotonic()
             shown = sorted(rows(before, now, at - sampled_at), key=lambda row: _weight(row, sort), reverse=True)
@@ -140,21 +143,27 @@ def top(session: Session, interval: float, count: int | None, sort: str) -> None
             info = admin.broker_info()
             if session.json:
                 json_line({"time_ms": info.now_ms, "topics": [_row_json(row) for row in shown]})
-            elif isinstance(view, Live):
-                fitting = max(1, view.console.height - 6)
-                view.update(Stack(Text(head(info)), drawn(_HEADS, map(_cells, shown[:fitting]))), refresh=True)
+            elif view is not None:
+                _draw(view, info, shown)
             else:
                 click.echo("\n".join([head(info), *plain_lines(_HEADS, map(_cells, shown)), ""]))
 
 
-class _NoView:
-    """Stands where a live view would, for output that only grows."""
+def _live() -> Live:
+    from rich.console import Console
+    from rich.live import Live
 
-    def __enter__(self) -> None:
-        return None
+    return Live(console=Console(highlight=False), auto_refresh=False)
 
-    def __exit__(self, *_: object) -> None:
-        return None
+
+def _draw(view: Live, info: BrokerInfo, shown: list[Row]) -> None:
+    from rich.console import Group as Stack
+    from rich.text import Text
+
+    fitting = max(1, view.console.height - 7)
+    more = f", {len(shown) - fitting} more topics below" if len(shown) > fitting else ""
+    foot = Text(f"q ends{more}", style="dim")
+    view.update(Stack(Text(head(info)), drawn(_HEADS, map(_cells, shown[:fitting])), foot), refresh=True)
 
 
 def _weight(row: Row, sort: str) -> tuple[float, str]:

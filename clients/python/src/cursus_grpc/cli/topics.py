@@ -2,75 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from typing import Any, Final
+from collections.abc import Mapping
 
 import click
 
-from cursus_grpc import TopicConfig
-from cursus_grpc.cli import completion
+from cursus_grpc.cli import completion, places
 from cursus_grpc.cli.confirm import confirm
-from cursus_grpc.cli.output import column, json_document, moment, number, plural, say, size, table
-from cursus_grpc.cli.session import Group, Session, pass_session
-from cursus_grpc.types import PartitionInfo, TopicDescription, TopicInfo
-
-SETTINGS: Final = tuple(field.name for field in fields(TopicConfig) if field.name != "labels")
-"""The settings of a topic, by the names the client and the broker have for them."""
-
-_TRUE: Final = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-_UNITS: Final = {
-    "_ms": {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000},
-    "_bytes": {"b": 1, "k": 2**10, "kib": 2**10, "m": 2**20, "mib": 2**20, "g": 2**30, "gib": 2**30},
-}
-
-
-class Assignment(click.ParamType[tuple[str, str]]):
-    """NAME=VALUE."""
-
-    name = "NAME=VALUE"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        if isinstance(value, tuple):
-            return value
-        name, equals, rest = value.partition("=")
-        if not equals or not name:
-            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
-        return name, rest
-
-
-def config_of(settings: tuple[tuple[str, str], ...], labels: tuple[tuple[str, str], ...]) -> TopicConfig:
-    """What `--set` and `--label` say. Raises click.UsageError."""
-    config = TopicConfig(labels=dict(labels))
-    for name, text in settings:
-        if name not in SETTINGS:
-            raise click.UsageError(f"there is no topic setting {name!r}; there are {', '.join(SETTINGS)}")
-        value: Any = _switch(name, text) if name == "content_deduplication" else quantity(name, text)
-        config = replace(config, **{name: value})
-    return config
-
-
-def quantity(name: str, text: str) -> int:
-    """A number, with a unit that suits the setting's name: 7d for `…_ms`, 64MiB for `…_bytes`. Raises UsageError.
-
-    >>> quantity("retention_ms", "7d"), quantity("segment_bytes", "64MiB"), quantity("retention_bytes", "-1")
-    (604800000, 67108864, -1)
-    """
-    units = next((units for suffix, units in _UNITS.items() if name.endswith(suffix)), {})
-    digits = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-    unit = text[len(digits) :].lower()
-    try:
-        return int(digits) * (units[unit] if unit else 1)
-    except (ValueError, KeyError):
-        known = f", perhaps with one of {', '.join(units)}" if units else ""
-        raise click.UsageError(f"{name} is a whole number{known}, not {text!r}") from None
-
-
-def _switch(name: str, text: str) -> bool:
-    found = _TRUE.get(text.lower())
-    if found is None:
-        raise click.UsageError(f"{name} is true or false, not {text!r}")
-    return found
-
+from cursus_grpc.cli.output import column, duration, json_document, moment, number, plural, say, size, table
+from cursus_grpc.cli.place_type import PlaceType
+from cursus_grpc.cli.session import Later, LaterGroup, Session, pass_session
+from cursus_grpc.cli.topic_settings import SETTINGS, Assignment, config_of
+from cursus_grpc.types import BEGINNING, PartitionInfo, TopicConfig, TopicDescription, TopicInfo
 
 _set = click.option(
     "--set", "settings", type=Assignment(), multiple=True, help=f"A setting: {', '.join(SETTINGS)}. May be repeated."
@@ -79,7 +21,15 @@ _label = click.option("--label", "labels", type=Assignment(), multiple=True, hel
 _name = click.argument("name", shell_complete=completion.topics)
 
 
-@click.group(cls=Group)
+@click.group(
+    cls=LaterGroup,
+    later={
+        "apply": Later(
+            "cursus_grpc.cli.provisioning:apply",
+            "Create and change topics until they are as a JSON FILE says; - reads stdin.",
+        )
+    },
+)
 def topic() -> None:
     """Make, look at, change and delete topics."""
 
@@ -141,7 +91,7 @@ def list_topics(session: Session) -> None:
 @_name
 @pass_session
 def describe(session: Session, name: str) -> None:
-    """Show a topic's settings and the state of its partitions."""
+    """Show a topic's settings, those it takes from the broker included, and the state of its partitions."""
     with session.admin() as admin:
         found = admin.describe_topic(name)
     if session.json:
@@ -149,7 +99,7 @@ def describe(session: Session, name: str) -> None:
         return
     info = found.topic
     lines = [("topic", info.name), ("id", info.topic_id), ("created", moment(info.created_ms))]
-    lines += [(key, str(value)) for key, value in _config_json(info.config).items() if key != "labels"]
+    lines += _setting_lines(found)
     lines += [(f"label {key}", value) for key, value in info.config.labels.items()]
     width = max(len(key) for key, _ in lines)
     click.echo("\n".join(f"{key:<{width}}  {value}" for key, value in lines))
@@ -241,6 +191,81 @@ def delete(session: Session, names: tuple[str, ...], yes: bool) -> None:
         say(f"deleted {', '.join(names)}")
 
 
+@topic.command(
+    "trim-prefix",
+    epilog="\b\nExamples:\n"
+    "  cursus topic trim-prefix orders --before @-1d\n"
+    "  cursus topic trim-prefix orders --before 5000 --partition 3 --yes",
+)
+@_name
+@click.option("--before", type=PlaceType(), required=True, help=f"The first place to keep: {places.GRAMMAR}.")
+@click.option(
+    "--partition", "-p", "partitions", metavar="N", type=click.IntRange(min=0), multiple=True, help="May be repeated."
+)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@pass_session
+def trim_prefix(
+    session: Session, name: str, before: places.WrittenPlace, partitions: tuple[int, ...], yes: bool
+) -> None:
+    """Delete the oldest records of a topic, after showing what would go.
+
+    Records cannot be read any more from then on; the disk is freed by whole segments.
+    """
+    with session.admin() as admin:
+        wanted = places.starts(admin, name, before, partitions)
+        listed = admin.list_offsets(name, BEGINNING, partitions)
+        doomed = {at: max(0, wanted[at] - listed[at].earliest_offset) for at in sorted(wanted)}
+        if not session.json:
+            table(
+                [*map(number, ("PARTITION", "EARLIEST", "THEN", "NEXT", "RECORDS TO DELETE"))],
+                [[at, listed[at].earliest_offset, wanted[at], listed[at].next_offset, doomed[at]] for at in doomed],
+            )
+        elif not yes:
+            json_document(_trim_json(name, doomed, {at: one.earliest_offset for at, one in listed.items()}, done=False))
+        records = plural(sum(doomed.values()), "record")
+        confirm(f"Delete {records} of {name} for good?", yes=yes, ask=not session.json)
+        # What was previewed, not what the place means by now.
+        left = admin.delete_records(name, {at: wanted[at] for at, count in doomed.items() if count})
+    if session.json:
+        json_document(_trim_json(name, doomed, {**{at: wanted[at] for at in doomed}, **left}, done=True))
+    else:
+        say(f"deleted {records} of {name}")
+
+
+def _trim_json(name: str, doomed: Mapping[int, int], earliest: Mapping[int, int], *, done: bool) -> dict[str, object]:
+    return {
+        "topic": name,
+        "done": done,
+        "partitions": [
+            {"partition": at, "earliest_offset": earliest[at], "records": count} for at, count in doomed.items()
+        ],
+    }
+
+
+def _setting_lines(found: TopicDescription) -> list[tuple[str, str]]:
+    """Every setting with what it amounts to, and whose it is where it is not the topic's own."""
+    lines = []
+    for name in SETTINGS:
+        own = getattr(found.topic.config, name)
+        if own is not None:
+            lines.append((name, _shown_setting(name, own)))
+        elif found.effective_config is not None:
+            lines.append((name, f"{_shown_setting(name, getattr(found.effective_config, name))} (default)"))
+    return lines
+
+
+def _shown_setting(name: str, value: int | bool | None) -> str:
+    if value is None:
+        return "no limit"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if value < 0:
+        return f"{value}, no limit"
+    if name.endswith("_ms"):
+        return f"{value}, {duration(value / 1000)}" if value >= 1000 else str(value)
+    return f"{value}, {size(value)}" if value >= 1024 else str(value)
+
+
 def retained(part: PartitionInfo) -> int:
     """How many records the partition holds."""
     return part.next_offset - part.earliest_offset
@@ -263,8 +288,11 @@ def _topic_json(info: TopicInfo) -> dict[str, object]:
 
 
 def _description_json(found: TopicDescription) -> dict[str, object]:
+    effective = found.effective_config
     return {
         **_topic_json(found.topic),
+        # A setting that is null has no limit; without any the broker is too old to tell.
+        "effective_config": None if effective is None else {name: getattr(effective, name) for name in SETTINGS},
         "partitions": [
             {
                 "partition": part.partition,

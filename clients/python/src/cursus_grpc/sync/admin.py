@@ -1,4 +1,4 @@
-"""The blocking admin client: every method of AsyncAdmin, where they are described, run on the shared loop."""
+"""The blocking admin client: every method of AsyncAdmin, where it is described, run on the shared loop."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from cursus_grpc._admin import AsyncAdmin
+from cursus_grpc._faces import described_by
 from cursus_grpc._loop_thread import LoopThread
 from cursus_grpc.types import (
     TLS,
@@ -18,6 +19,7 @@ from cursus_grpc.types import (
     ListedOffset,
     OffsetAndMetadata,
     OffsetChange,
+    PartitionInfo,
     Place,
     ProducerState,
     TopicConfig,
@@ -27,6 +29,7 @@ from cursus_grpc.types import (
 )
 
 
+@described_by(AsyncAdmin)
 class Admin:
     """Creates, looks up, changes and deletes topics and groups. For any number of threads.
 
@@ -79,14 +82,20 @@ class Admin:
     def add_partitions(self, name: str, partitions: int) -> TopicInfo:
         return self._run(self._admin.add_partitions(name, partitions))
 
-    def list_offsets(self, topic: str, at: Place, partitions: Collection[int] = ()) -> dict[int, ListedOffset]:
-        return self._run(self._admin.list_offsets(topic, at, partitions))
+    def list_offsets(
+        self, topic: str, at: Place, partitions: Collection[int] = (), *, sync: bool = False
+    ) -> dict[int, ListedOffset]:
+        return self._run(self._admin.list_offsets(topic, at, partitions, sync=sync))
 
     def find_truncations(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, int]:
         return self._run(self._admin.find_truncations(positions))
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
         return self._run(self._admin.delete_records(topic, before))
+
+    def reopen_partition(self, topic: str, partition: int) -> tuple[bool, PartitionInfo]:
+        """Have the broker open a partition anew; see `AsyncAdmin.reopen_partition`."""
+        return self._run(self._admin.reopen_partition(topic, partition))
 
     def describe_producers(
         self, topic: str, partition: int, producer_ids: Collection[bytes]

@@ -7,19 +7,29 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Generic, Self, Unpack
 
 from cursus_grpc._channel import parse_bootstrap
 from cursus_grpc._commits import CommitCallback
-from cursus_grpc._consumer import CLOSE_S, Offsets, as_commits, as_places, places
+from cursus_grpc._consumer import CLOSE_S, NOT_CLOSED, AsyncConsumer, Offsets, as_commits, as_places, places
 from cursus_grpc._consumer_core import ConsumerCore
 from cursus_grpc._consumer_settings import ConsumerOptions, ConsumerSettings
+from cursus_grpc._faces import described_by
 from cursus_grpc._loop_thread import LoopThread, Wakeup
 from cursus_grpc._reading import Chunk, Failure, Truncated, hand_out, take_batch, unfinished
-from cursus_grpc._records import Record, StoredBatch
+from cursus_grpc._records import Deserializers, Key, Record, StoredBatch, Value, by_partition
 from cursus_grpc._retry import Deadline
 from cursus_grpc.errors import ClientClosed
-from cursus_grpc.types import BEGINNING, CommittedOffset, OffsetAndMetadata, Start, TopicPartition
+from cursus_grpc.types import (
+    BEGINNING,
+    END,
+    CommittedOffset,
+    ConsumerStatistics,
+    OffsetAndMetadata,
+    Start,
+    Subscription,
+    TopicPartition,
+)
 
 RebalanceCallback = Callable[[Sequence[TopicPartition]], object]
 """Told of partitions that come or go."""
@@ -29,7 +39,8 @@ TruncationCallback = Callable[[TopicPartition, int, int], object]
 from."""
 
 
-class Consumer:
+@described_by(AsyncConsumer)
+class Consumer(Generic[Value, Key]):
     """Reads records, as a member of a group or of partitions it is told. For one thread at a time.
 
     With a group every record is handed out at least once: what counts as processed, that is everything before the
@@ -52,6 +63,8 @@ class Consumer:
         on_revoked: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
         on_truncated: TruncationCallback | None = None,
+        value_deserializer: Callable[[bytes], Value] | None = None,
+        key_deserializer: Callable[[bytes], Key] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
         """With `topics` or a `pattern` the consumer subscribes at once; else call `subscribe` or `assign`.
@@ -60,19 +73,23 @@ class Consumer:
         or damage at the broker has cut a log below what was read: the records from `offset` up to `position` are gone,
         and what is read next begins at `offset`. With `reset="error"` LogTruncated is raised instead.
 
+        The deserializers make values and keys of bytes when one looks at them; null they are not asked for.
+
         Raises ValueError for addresses and options that make no sense.
         """
+        deserializers = Deserializers(value_deserializer, key_deserializer)
+        self._deserializers = deserializers if deserializers.any else None
         self._closed = True  # until there is something to close
         addresses = parse_bootstrap(bootstrap)
         settings = ConsumerSettings(**options)
         self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
         self._on_truncated = on_truncated
         self._chunk: Chunk | None = None
-        self._hand: Iterator[Record] = iter(())
-        loop = LoopThread.shared()
-        self._run = loop.run
+        self._hand: Iterator[Record[Value, Key]] = iter(())
+        self._loop = LoopThread.shared()
+        self._run = self._loop.run
         self._arrived = Wakeup()
-        self._core = loop.make(lambda: ConsumerCore(addresses, settings, self._arrived))
+        self._core = self._loop.make(lambda: ConsumerCore(addresses, settings, self._arrived, self._deserializers))
         self._closed = False
         if topics or pattern:
             try:
@@ -91,7 +108,8 @@ class Consumer:
 
     def __del__(self) -> None:
         if not self._closed:
-            warnings.warn("a consumer was not closed: its group waits for it", ResourceWarning, stacklevel=2)
+            self._loop.finish_soon(self._core.abandon)
+            warnings.warn(NOT_CLOSED, ResourceWarning, stacklevel=2, source=self)
 
     def _open(self) -> ConsumerCore:
         if self._closed:
@@ -125,36 +143,38 @@ class Consumer:
         self._run(self._open().subscribe(topics, pattern))
 
     def assign(self, partitions: Iterable[TopicPartition] | Mapping[TopicPartition, Start | None]) -> None:
-        """Read these partitions, instead of those assigned before: from the place given, else from where the group
-        left off, else as `reset` says. Raises ValueError, NoCommittedOffset."""
         self._run(self._open().assign(as_places(partitions)))
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions the consumer reads now."""
         return set(self._core.assignment)
+
+    def unsubscribe(self) -> None:
+        core = self._open()
+        _tell(self._on_revoked, list(core.assignment))
+        self._run(core.unsubscribe())
+
+    def subscription(self) -> Subscription | None:
+        return self._core.subscription
 
     # Records
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Record[Value, Key]]:
         return chain.from_iterable(self._hands())
 
-    def _hands(self) -> Iterator[Iterator[Record]]:
+    def _hands(self) -> Iterator[Iterator[Record[Value, Key]]]:
         while True:
             yield self._hand
             self._next_hand(Deadline(None))
 
-    def poll(self, timeout_s: float | None = None) -> Record | None:
-        """The next record; None if there is none within the timeout. Raises what keeps a partition from being read."""
+    def poll(self, timeout_s: float | None = None) -> Record[Value, Key] | None:
         deadline = Deadline(timeout_s)
         while (record := next(self._hand, None)) is None:
             if not self._next_hand(deadline):
                 return None
         return record
 
-    def poll_batch(self, max_records: int = 500, timeout_s: float | None = None) -> list[Record]:
-        """Up to `max_records` records, at least one if there is any within the timeout. All of them count as processed
-        when the consumer is asked for more."""
-        core, taken = self._open(), list[Record]()
+    def poll_batch(self, max_records: int = 500, timeout_s: float | None = None) -> list[Record[Value, Key]]:
+        core, taken = self._open(), list[Record[Value, Key]]()
         self._hand = iter(())
         chunk = self._next_chunk(Deadline(timeout_s))
         while chunk is not None:
@@ -163,6 +183,11 @@ class Consumer:
                 break
             self._chunk = chunk = core.take_more()
         return taken
+
+    def poll_many(
+        self, max_records: int = 500, timeout_s: float | None = None
+    ) -> dict[TopicPartition, list[Record[Value, Key]]]:
+        return by_partition(self.poll_batch(max_records, timeout_s))
 
     def _next_hand(self, deadline: Deadline) -> bool:
         """Begin to hand out the next chunk. False at the deadline."""
@@ -189,8 +214,9 @@ class Consumer:
                 if self._on_truncated is not None and not found.reading.gone:
                     self._on_truncated(found.reading.place, found.position, found.offset)
                 continue
-            _tell(self._on_revoked, places(found.revoked))
-            _tell(self._on_lost or self._on_revoked, places(found.lost))
+            revoked, lost = places(found.revoked), places(found.lost)
+            _tell(self._on_revoked, revoked)
+            _tell(self._on_lost or self._on_revoked, lost)
             self._run(core.prepare(found))
             _tell(self._on_assigned, places(found.assigned))
             self._run(core.finish(found))
@@ -205,11 +231,7 @@ class Consumer:
 
     def range(
         self, topic: str, partition: int, start: Start = BEGINNING, end_offset: int | None = None
-    ) -> Iterator[Record]:
-        """The records of one partition from a place up to, not including, `end_offset` (default: the end as it is
-        now), independent of what the consumer is assigned. Raises OffsetOutOfRange, TopicNotFound, PartitionNotFound,
-        and LogTruncated if the log is cut below what was read, or has been since the epoch of a bookmark to start at.
-        """
+    ) -> Iterator[Record[Value, Key]]:
         core = self._open()
         reader = self._run(core.open_range(TopicPartition(topic, partition), start, end_offset))
         try:
@@ -227,9 +249,6 @@ class Consumer:
         *,
         patience_s: float | None = None,
     ) -> Iterator[StoredBatch]:
-        """What `range` reads, as the batches it is stored in: whole ones, so the first may begin before the start and
-        the last end behind the end. A broker that is away is waited for; with `patience_s`, DeadlineExceeded is raised
-        when nothing has come for so long."""
         core = self._open()
         reader = self._run(core.open_range(TopicPartition(topic, partition), start, end_offset))
         try:
@@ -241,39 +260,42 @@ class Consumer:
     # Places
 
     def seek(self, partition: TopicPartition, to: Start) -> None:
-        """Go on at an offset, `BEGINNING`, `END`, a `Timestamp` or a bookmark. Takes effect with the next record.
-
-        Raises ValueError for a partition that is not assigned.
-        """
         self._run(self._open().seek(partition, to))
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Hand out nothing of these partitions until they are resumed. Raises ValueError if one is not assigned."""
         self._run(self._open().pause(partitions))
 
+    def paused(self) -> set[TopicPartition]:
+        return self._core.paused()
+
     def resume(self, *partitions: TopicPartition) -> None:
-        """Go on with paused partitions. Raises ValueError if one is not assigned."""
         self._run(self._open().resume(partitions))
 
     def position(self, partition: TopicPartition) -> int:
-        """The offset of the next record to be handed out. Raises ValueError if the partition is not assigned."""
         return self._run(self._open().position(partition))
 
     def bookmark(self, partition: TopicPartition) -> OffsetAndMetadata:
-        """The position with the epoch it stands in, to be kept with an application's results and given to `seek` or
-        `assign` later: if the log was cut below it meanwhile, that is noticed. Raises ValueError likewise."""
         found = self._open().reading(partition).handed_out()
         return found if found.offset >= 0 else self._run(self._open().bookmark(partition))
 
     def lag(self, partition: TopicPartition) -> int:
-        """How many records lie between the position and the end of the log. Raises ValueError likewise."""
         return self._run(self._open().lag(partition))
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._run(self._open().edges(partitions, BEGINNING))
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._run(self._open().edges(partitions, END))
+
+    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        return self._run(self._open().offsets_for_times(times))
+
+    def statistics(self) -> ConsumerStatistics:
+        return self._loop.make(self._open().statistics)
 
     # Commits
 
     def commit(self, offsets: Offsets | None = None) -> None:
-        """Commit these offsets, each the next one to read; by default everything handed out so far, the record in hand
-        included. Durable when it returns. Raises CommitFailed, and BrokerUnreachable or DeadlineExceeded."""
         core = self._open()
         self._run(core.commit(core.positions() if offsets is None else as_commits(offsets)))
 
@@ -285,11 +307,9 @@ class Consumer:
         self._run(core.commit_soon(commits, callback))
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
-        """What the group has committed for these partitions."""
         return self._run(self._open().commits.committed(list(partitions)))
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """Commit what was processed (not the record in hand), leave the group, let go of everything."""
         self._close(timeout_s, all_processed=False)
 
     def _close(self, timeout_s: float, *, all_processed: bool) -> None:

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Final, Self, Unpack
+from typing import Final, Generic, Self, Unpack
 
-from cursus_grpc._accumulator import as_bytes
+from cursus_grpc._attributes import NOTHING_RARE, RecordOptions, record_attributes
 from cursus_grpc._batch import Delivery
 from cursus_grpc._channel import parse_bootstrap
+from cursus_grpc._faces import described_by
 from cursus_grpc._loop_thread import LoopThread
-from cursus_grpc._producer import NOTHING_RARE, ProducerCore, ProducerOptions, ProducerSettings, record_attributes
-from cursus_grpc.errors import BufferFull
-from cursus_grpc.types import Headers
+from cursus_grpc._many import Deliveries
+from cursus_grpc._producer import NOT_CLOSED, AsyncProducer, ProducerCore
+from cursus_grpc._producer_settings import ProducerOptions, ProducerSettings
+from cursus_grpc._serializing import Column, Key, Serializers, Value, as_bytes
+from cursus_grpc.errors import BufferFull, ClientClosed
+from cursus_grpc.types import Headers, ProducerStatistics, RecordMetadata
 
 # A thread that sends without a pause leaves the interpreter to the event loop every 5 ms only, several times for each
 # batch. So it waits this long, once for each batch, if the loop falls behind.
 _TURN_S: Final = 0.005
 
 
-class Producer:
+@described_by(AsyncProducer)
+class Producer(Generic[Value, Key]):
     """Sends records, collected into batches, with retries that neither lose, repeat nor reorder them. For any number
     of threads.
 
@@ -30,8 +36,18 @@ class Producer:
     0
     """
 
-    def __init__(self, bootstrap: str | Iterable[str], **options: Unpack[ProducerOptions]) -> None:
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str],
+        *,
+        value_serializer: Callable[[Value], bytes | str | None] | None = None,
+        key_serializer: Callable[[Key], bytes | str | None] | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
         """`bootstrap` names one or more brokers, `"host:port,host:port"` or a list. Nothing is connected yet.
+
+        `value_serializer` and `key_serializer` make bytes or text of what is sent; null they are not asked for. Without
+        them values and keys are bytes or text.
 
         Raises ValueError for addresses and options that make no sense, OSError for certificates that cannot be read.
         """
@@ -39,6 +55,8 @@ class Producer:
         addresses = parse_bootstrap(bootstrap)
         settings = ProducerSettings(**options)
         self._settings = settings
+        self._serializers = Serializers(value_serializer, key_serializer)
+        self._serializes = self._serializers.any
         self._loop = LoopThread.shared()
         self._core = self._loop.make(lambda: ProducerCore(addresses, settings, Delivery))
         self._accumulator = self._core.accumulator
@@ -54,13 +72,14 @@ class Producer:
 
     def __del__(self) -> None:
         if not self._closed:
-            warnings.warn("a producer was not closed: what it had not sent yet is lost", ResourceWarning, stacklevel=2)
+            self._loop.finish_soon(partial(self._core.close, 0.0))
+            warnings.warn(NOT_CLOSED, ResourceWarning, stacklevel=2, source=self)
 
     def send(
         self,
         topic: str,
-        value: bytes | str | None,
-        key: bytes | str | None = None,
+        value: Value | None,
+        key: Key | None = None,
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
         partition: int | None = None,
@@ -83,28 +102,60 @@ class Producer:
         Raises BufferFull, RecordTooLarge, PartitionNotFound for a negative one, ClientClosed, TypeError or ValueError
         for what is no record: then it was not taken.
         """
-        if key is not None and type(key) is not bytes:
-            key = as_bytes("key", key)
+        taken, name = (self._serializers.value(value), self._serializers.key(key)) if self._serializes else (value, key)
+        if name is not None and type(name) is not bytes:
+            name = as_bytes("key", name)
         rare = headers, timestamp_ms, event_type, schema_version, aggregate_version, metadata
         attributes = None if rare == NOTHING_RARE else record_attributes(*rare)
         accumulator = self._accumulator
         try:
-            delivery = accumulator.append(topic, value, key, partition, attributes)
+            delivery = accumulator.append(topic, taken, name, partition, attributes)
         except BufferFull as full:
             if self._settings.on_full == "raise":
                 raise
-            return self._loop.run(self._core.send_late(topic, value, key, partition, attributes, full))
+            return self._loop.run(self._core.send_late(topic, taken, name, partition, attributes, full))
         if accumulator.behind:
             accumulator.caught_up.wait(_TURN_S)
         return delivery
 
+    def send_and_wait(
+        self, topic: str, value: Value | None, key: Key | None = None, **record: Unpack[RecordOptions]
+    ) -> RecordMetadata:
+        """Send a record and wait until it is stored: `send(…).result()`. Raises what `send` raises, and why the record
+        was not stored. One record at a time is slow: `send` the next before the last is answered, or use `send_many`.
+        """
+        return self.send(topic, value, key, **record).result()
+
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[Value | None] | Column,
+        keys: Sequence[Key | None] | Column | None = None,
+        *,
+        partition: int | None = None,
+    ) -> Deliveries:
+        core, accumulator = self._core, self._accumulator
+        sent = list(core.portions(topic, values, keys, partition, self._serializers))
+        core.require_room(sent)
+        for number, portion in enumerate(sent):
+            try:
+                accumulator.take(topic, portion)
+            except BufferFull as full:
+                self._loop.run(core.take_rest(topic, sent[number:], full, some_taken=number > 0))
+                break
+            if accumulator.behind:
+                accumulator.caught_up.wait(_TURN_S)
+        return Deliveries(sent)
+
+    def statistics(self) -> ProducerStatistics:
+        if self._closed:
+            raise ClientClosed("the producer is closed")
+        return self._loop.make(self._accumulator.statistics)
+
     def flush(self, timeout_s: float | None = None) -> bool:
-        """Send what waits and wait until all of it is settled, for better or worse. False if the timeout came first."""
         return True if self._closed else self._loop.run(self._core.flush(timeout_s))
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush and let go of everything. After `timeout_s` (default: the delivery timeout) what is not settled fails
-        with ClientClosed, or with DeliveryTimeout where it may have been stored."""
         if self._closed:
             return
         self._closed = True

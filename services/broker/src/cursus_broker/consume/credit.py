@@ -32,11 +32,24 @@ class Credit:
 
     def spend(self, entries: Sequence[Entry]) -> None:
         """Take off what is being sent. The last batch may overdraw, since batches are sent whole."""
+        if self._records is not None or self._bytes is not None:
+            self.charge(sum(entry.header.record_count for entry in entries), sum(len(one.payload) for one in entries))
+
+    def charge(self, records: int, size_bytes: int) -> None:
+        """The same for what was counted already."""
         if self._records is not None:
-            self._records -= sum(entry.header.record_count for entry in entries)
+            self._records -= records
         if self._bytes is not None:
-            self._bytes -= sum(len(entry.payload) for entry in entries)
+            self._bytes -= size_bytes
         self._update()
+
+    def covers(self, entries: Sequence[Entry], records: int, size_bytes: int) -> bool:
+        """Whether all of these may be sent now. One batch may, if there is any credit."""
+        if self._records is None and self._bytes is None:
+            return True
+        if len(entries) > 1 and (records > self.records_left() or size_bytes > self.bytes_left()):
+            return False
+        return self._granted.is_set()
 
     async def available(self) -> None:
         """Wait until both measures have credit."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
+from cursus_broker.consume.audience import Audience
 from cursus_broker.errors import CursusError
 from cursus_broker.log.api import MANY_RECORDS, Entry, EntryHeader, Offset
 
@@ -52,28 +54,46 @@ class TailBudget:
         self._held -= 1
 
 
-class Bell:
-    """Wakes whoever waits for something to change. It may ring for nothing; those who wake look for themselves."""
+class Listener(Protocol):
+    """Who is told at once, within the step that changes something: to be quick, and to do the work later."""
 
-    __slots__ = ("_waiters", "rung")
+    def rung(self) -> None: ...
+
+
+class Bell:
+    """Tells whoever listens that something changed. It may ring for nothing; those who are told look for themselves."""
+
+    __slots__ = ("_listeners",)
 
     def __init__(self) -> None:
-        self.rung = 0
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._listeners: set[Listener] = set()
+
+    def __len__(self) -> int:
+        return len(self._listeners)
 
     def ring(self) -> None:
-        self.rung += 1
-        if self._waiters:
-            waiters, self._waiters = self._waiters, set()
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+        if self._listeners:
+            for listener in tuple(self._listeners):
+                listener.rung()
 
-    def enter(self, waiter: asyncio.Future[None]) -> None:
-        self._waiters.add(waiter)
+    def enter(self, listener: Listener) -> None:
+        self._listeners.add(listener)
 
-    def leave(self, waiter: asyncio.Future[None]) -> None:
-        self._waiters.discard(waiter)
+    def leave(self, listener: Listener) -> None:
+        self._listeners.discard(listener)
+
+
+class _Waiter:
+    """Waits for one ring."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self.future = future
+
+    def rung(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
 
 
 class Tail:
@@ -90,7 +110,15 @@ class Tail:
         self._closed_by: CursusError | None = None
         self.first_serial = 0
         self.bell = Bell()
-        """Rings at every append."""
+        """Rings at every append, and when the tail is closed."""
+        self._audience: Audience | None = None
+
+    @property
+    def audience(self) -> Audience:
+        """Those who are at the end. Made for the first of them: most partitions never have one."""
+        if self._audience is None:
+            self._audience = Audience(self)
+        return self._audience
 
     @property
     def next_offset(self) -> Offset:
@@ -98,7 +126,7 @@ class Tail:
         return self._next_offset
 
     def push(self, entry: Entry) -> None:
-        """Keep a just appended entry and wake every waiting reader."""
+        """Keep a just appended entry and tell every waiting reader."""
         header = entry.header
         self._entries.append(entry)
         self._bases.append(header.base_offset)
@@ -127,9 +155,20 @@ class Tail:
             end += 1
         return self._entries[index:end]
 
-    async def past(self, offset: Offset, deadline: float | None = None) -> bool:
-        """Wait until there is a record at `offset`. False if the deadline (loop time) passes first."""
-        return await past_any(((self, offset),), deadline)
+    def reaches(self, offset: Offset) -> bool:
+        """Whether what follows `offset` is here, so that whoever reads it need not go to the log."""
+        return offset >= (self._bases[self._head] if self._head < len(self._bases) else self._next_offset)
+
+    async def past(self, offset: Offset) -> None:
+        """Wait until there is a record at `offset`: one wake-up, made by the append. Raises the reason the tail was
+        closed with."""
+        while not self.has(offset):
+            waiter = _Waiter(asyncio.get_running_loop().create_future())
+            self.bell.enter(waiter)
+            try:
+                await waiter.future
+            finally:
+                self.bell.leave(waiter)
 
     def close(self, reason: CursusError) -> None:
         """Fail every waiting reader, now and later, with `reason`."""
@@ -161,38 +200,3 @@ class Tail:
         if self._closed_by is not None:
             raise self._closed_by
         return self._next_offset > offset
-
-
-async def past_any(places: Iterable[tuple[Tail, Offset]], deadline: float | None, also: Bell | None = None) -> bool:
-    """Wait until one of the tails has a record at its offset, or the bell `also` rings. False if the deadline (loop
-    time) passes first. One wake-up, made by the append. Raises the reason a tail was closed with.
-    """
-    places = tuple(places)
-    bells = [tail.bell for tail, _ in places]
-    rung = 0
-    if also is not None:
-        bells.append(also)
-        rung = also.rung
-    loop = asyncio.get_running_loop()
-    while not any(tail.has(offset) for tail, offset in places):
-        if also is not None and also.rung != rung:
-            return True
-        waiter: asyncio.Future[None] = loop.create_future()
-        timer = None if deadline is None else loop.call_at(deadline, _expire, waiter)
-        for bell in bells:
-            bell.enter(waiter)
-        try:
-            await waiter
-        except TimeoutError:
-            return any(tail.has(offset) for tail, offset in places)
-        finally:
-            if timer is not None:
-                timer.cancel()
-            for bell in bells:
-                bell.leave(waiter)
-    return True
-
-
-def _expire(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_exception(TimeoutError())

@@ -32,7 +32,7 @@ class PartitionLog(Protocol):
 
 
 class Topics(Protocol):
-    """What the coordinator has to know of topics. Whoever keeps them calls `topics_changed` after every change."""
+    """What the coordinator has to know of topics. Whoever keeps them calls `topic_changed` after every change."""
 
     def names(self) -> Collection[str]: ...
 

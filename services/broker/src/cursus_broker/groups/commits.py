@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
 
 import structlog
 
@@ -24,6 +26,8 @@ from cursus_broker.log.api import Offset
 from cursus_broker.metadata.model import CommittedOffset, TopicPartition
 
 log = structlog.get_logger(__name__)
+
+_SHOWN: Final = 5  # partitions named in a line
 
 Partitions = dict[TopicPartition, PartitionLog]
 
@@ -151,7 +155,14 @@ class Commits:
             now = self._time_ms()
             moved = {p: CommittedOffset(offset, "", now, partitions[p].leader_epoch) for p, offset in offsets.items()}
             await entry.offsets.reset(moved)
-            log.info("groups.offsets.reset", group=group, partitions=len(offsets))
+            log.info(
+                "groups.offsets.reset",
+                group=group,
+                partitions=len(offsets),
+                moved=[
+                    f"{p.topic}[{p.partition}]: {c.before} -> {c.after}" for p, c in islice(changes.items(), _SHOWN)
+                ],
+            )
         return changes
 
     def _judge(self, claim: Claim, offsets: Mapping[TopicPartition, OffsetCommit]) -> _Judged:
@@ -178,7 +189,7 @@ class Commits:
         state, partitions = entry.group, Partitions()
         for place, next_offset in offsets.items():
             partitions[place] = self._examined(place, OffsetCommit(next_offset))
-            if place in state.holders or place in state.targets:
+            if state.is_read(place):
                 raise GroupNotEmpty(group, len(state.members))
         return entry, partitions
 

@@ -23,14 +23,17 @@ from cursus_broker.errors import (
     StorageFailed,
 )
 from cursus_broker.groups.api import GroupLimits, GroupStore, Heartbeat, Joined, Topics
-from cursus_broker.groups.assignors import MemberId, Strategy
+from cursus_broker.groups.assignors import MemberId
 from cursus_broker.groups.commits import Commits
 from cursus_broker.groups.deadlines import DeadlineQueue
 from cursus_broker.groups.entry import GroupEntry, GroupTable
+from cursus_broker.groups.interest import Interest
 from cursus_broker.groups.members import JoinRequest, Stream
+from cursus_broker.groups.plan import Tempo
+from cursus_broker.groups.rebalancer import Rebalancer
 from cursus_broker.groups.state import Assignment, Effects, Group
 from cursus_broker.groups.truncation import Truncation
-from cursus_broker.groups.views import GroupDescription, GroupSummary, OffsetView, describe_member, summarize
+from cursus_broker.groups.views import Clock, GroupDescription, GroupSummary, OffsetView, describe_member, summarize
 from cursus_broker.groups.watch import GroupWatch
 from cursus_broker.metadata.model import Snapshot, TopicPartition
 
@@ -59,6 +62,7 @@ class GroupCoordinator:
         snapshot: Snapshot,
         *,
         limits: GroupLimits | None = None,
+        tempo: Tempo | None = None,
         now_ms: Callable[[], int] = monotonic_ms,
         time_ms: Callable[[], int] = wall_ms,
         new_token: Callable[[], str] = lambda: secrets.token_hex(4),
@@ -70,10 +74,13 @@ class GroupCoordinator:
         self._now_ms = now_ms
         self._time_ms = time_ms
         self._new_token = new_token
-        self._groups = GroupTable(store, self._limits, snapshot)
+        tempo = tempo or Tempo()
+        self._groups = GroupTable(store, self._limits, snapshot, tempo)
+        self.rebalancer = Rebalancer(tempo, now_ms, self._planned)
         self._deadlines = DeadlineQueue()
         self._deadline_moved = asyncio.Event()
         self._counts = self._topic_counts()
+        self._interest = Interest()
         # Offsets: what these promise is said in `commits.py` and `truncation.py`.
         commits = Commits(self._groups, topics, self._limits, now_ms, time_ms)
         self.commit = commits.commit
@@ -98,14 +105,20 @@ class GroupCoordinator:
         self._groups.keep(entry)
         if group.strategy is not strategy_before:
             entry.row.changed()
-        self._apply(entry, effects)
-        joined = Joined(member.id, group.generation, group.strategy or Strategy.MODULO, group.assignment(member.id))
+        self._interest.add(group.name, request.subscription)
+        member_id = member.id
+        self._apply(entry, effects, "a member joined" if newcomer else "a member came back otherwise", member_id)
+        if not group.is_settled(member_id):
+            await self._settled(entry, member_id, newcomer)
+        assert group.strategy is not None, "joining decides it"
+        joined = Joined(member_id, group.generation, group.strategy, group.assignment(member_id))
         try:
             await entry.row.durable()
         except CursusError:
             if newcomer and joined.member_id in group.members:
                 # Nobody will ever speak for this member: the caller does not learn its id.
-                self._apply(entry, group.leave(joined.member_id, self._counts, self._now_ms()))
+                left = group.leave(joined.member_id, self._counts, self._now_ms())
+                self._apply(entry, left, "a member could not be stored", joined.member_id)
             raise
         return joined
 
@@ -118,7 +131,7 @@ class GroupCoordinator:
         entry = self._groups.of_member(group, member_id)
         state = entry.group
         deadline = asyncio.get_running_loop().time() + min(max(max_wait_ms, 0), MAX_SYNC_WAIT_MS) / 1000
-        self._apply(entry, state.acknowledge(member_id, generation, self._now_ms()))
+        self._apply(entry, state.acknowledge(member_id, generation, self._now_ms()), "a member let go", member_id)
         watch = self.watch(group, member_id)
         with self.attached(group, member_id):
             await entry.row.durable()
@@ -139,6 +152,18 @@ class GroupCoordinator:
         await entry.row.durable()
         return answer
 
+    async def acknowledge(self, group: str, member_id: MemberId, generation: int) -> None:
+        """As `sync` without waiting, for a member that is told of every change of what it is to read: it may name the
+        last generation that it was told of.
+
+        Raises MemberNotFound, MemberFenced, StorageFailed; GenerationMismatch if it is to read something else since.
+        """
+        entry = self._groups.of_member(group, member_id)
+        let_go = entry.group.acknowledge(member_id, generation, self._now_ms(), unchanged_since=True)
+        self._apply(entry, let_go, "a member let go", member_id)
+        entry.group.note_told(member_id)
+        await entry.row.durable()
+
     def refresh(self, group: str, member_id: MemberId) -> None:
         """Count a call that names the member as a sign of life. Raises MemberNotFound, MemberFenced."""
         self._groups.of_member(group, member_id).group.refresh(member_id, self._now_ms())
@@ -150,7 +175,7 @@ class GroupCoordinator:
         """
         entry = self._groups.of_member(group, member_id or instance_id)
         leaving = member_id or entry.group.member_of_instance(instance_id)
-        self._apply(entry, entry.group.leave(leaving, self._counts, self._now_ms()))
+        self._apply(entry, entry.group.leave(leaving, self._counts, self._now_ms()), "a member left", leaving)
         await entry.row.durable()
 
     def assignment(self, group: str, member_id: MemberId) -> Assignment:
@@ -206,8 +231,10 @@ class GroupCoordinator:
                 earliest, log_next = self._topics.bounds(*partition)
                 owner = state.targets.get(partition, "")
                 offsets[partition] = OffsetView(committed.get(partition), owner, earliest, log_next)
-        members = tuple(describe_member(state, state.members[member_id]) for member_id in sorted(state.members))
-        return GroupDescription(summarize(state), members, offsets)
+        clock = Clock(self._now_ms(), self._time_ms())
+        members = tuple(describe_member(state, state.members[member_id], clock) for member_id in sorted(state.members))
+        rebalanced_ms = None if state.rebalanced_ms is None else clock.since_1970(state.rebalanced_ms)
+        return GroupDescription(summarize(state), members, offsets, rebalanced_ms)
 
     async def delete_group(self, group: str) -> None:
         """Forget the group and its offsets. Raises GroupNotFound, GroupNotEmpty, StorageFailed."""
@@ -226,23 +253,34 @@ class GroupCoordinator:
 
     # Changes from outside
 
-    def topics_changed(self) -> None:
-        """A topic was created, deleted or given more partitions: call after each single change."""
-        counts = self._topic_counts()
-        gone = self._counts.keys() - counts.keys()
+    def topic_changed(self, topic: str) -> None:
+        """The topic was created, deleted or given more partitions: call after each single change."""
+        count = self._topics.partition_count(topic)
+        counts = {**self._counts, topic: count or 0}
+        if not count:
+            del counts[topic]
         self._counts = counts
+        # A member may still hold partitions of a topic that it does not subscribe to any more, and a group has offsets
+        # of topics that nobody reads: a deletion concerns them all.
+        names = self._interest.in_topic(topic) if count else [entry.group.name for entry in self._groups]
         now_ms = self._now_ms()
-        for entry in self._groups:
-            if gone:
-                entry.offsets.forget_topics(gone)
+        for name in names:
+            entry = self._groups.get(name)
+            if entry is None:
+                continue
+            if not count:
+                entry.offsets.forget_topics({topic})
             if entry.group.members:
-                self._apply(entry, entry.group.topics_changed(counts, now_ms))
+                self._apply(entry, entry.group.topics_changed(counts, now_ms), "topics or partitions changed")
 
     async def run(self) -> None:
         """End sessions and overdue handovers when their time comes. Runs until cancelled."""
         while True:
             self._deadline_moved.clear()
             next_ms = self.expire_due()
+            if self.rebalancer.is_due:
+                await self.rebalance_due()
+                continue
             delay = None if next_ms is None else max(0, next_ms - self._now_ms()) / 1000
             try:
                 async with asyncio.timeout(delay):
@@ -250,14 +288,22 @@ class GroupCoordinator:
             except TimeoutError:
                 continue
 
+    async def rebalance_due(self) -> None:
+        """Rebalance the groups that `expire_due` found to be due."""
+        await self.rebalancer.run(lambda: self._counts)
+
     def expire_due(self) -> int | None:
-        """End what is over now, and answer when to look again (None: when something has changed)."""
+        """End what is over now, note who is due for a rebalance, and answer when to look again (None: when something
+        has changed)."""
         now_ms = self._now_ms()
         for name in self._deadlines.take_due(now_ms):
             entry = self._groups.get(name)
             if entry is not None:
                 effects = entry.group.expire(self._counts, now_ms)
-                self._apply(entry, effects)
+                self._apply(entry, effects, _why_expired(effects) or entry.due_reason)
+                self.rebalancer.note(entry, now_ms)
+                if (next_ms := entry.group.next_deadline_ms()) is not None:
+                    self._deadlines.require(name, next_ms)
                 for member_id in effects.expired:
                     log.info("groups.member.expired", group=name, member=member_id)
                 for partition, member_id in effects.seized:
@@ -283,14 +329,60 @@ class GroupCoordinator:
             raise GenerationMismatch(group.name, generation, assignment.generation)
         return assignment
 
-    def _apply(self, entry: GroupEntry, effects: Effects) -> None:
+    def _apply(self, entry: GroupEntry, effects: Effects, reason: str, member_id: MemberId = "") -> None:
+        """`reason` is why the group changed, for operators who wonder about its rebalances."""
         if effects.generation_raised:
-            entry.row.changed()
+            self._rebalanced(entry, reason, member_id)
+        elif entry.group.due_ms is not None:
+            entry.due_reason = reason
         for member_id in effects.woken:
             entry.wake(member_id)
         self._schedule(entry)
 
+    def _rebalanced(self, entry: GroupEntry, reason: str, member_id: MemberId = "") -> None:
+        group = entry.group
+        entry.row.changed()
+        self._interest.update(group)
+        log.info(
+            "groups.rebalanced",
+            group=group.name,
+            generation=group.generation,
+            reason=reason,
+            members=len(group.members),
+            **({"member": member_id} if member_id else {}),
+        )
+
+    def _planned(self, entry: GroupEntry) -> None:
+        """A plan was applied. Of all that has called for it the last is told."""
+        self._rebalanced(entry, entry.due_reason)
+        self._schedule(entry)
+
+    async def _settled(self, entry: GroupEntry, member_id: MemberId, newcomer: bool) -> None:
+        """Wait until the member has its part in an assignment. Raises MemberFenced, MemberNotFound."""
+        watch = GroupWatch(entry.signal(member_id))
+        stream = entry.group.attach(member_id, self._now_ms())
+        try:
+            while not entry.group.is_settled(member_id):
+                await watch.changed(None)
+        except asyncio.CancelledError:
+            if newcomer and member_id in entry.group.members and not entry.group.is_settled(member_id):
+                # It has nothing yet, and the caller may not even know its id.
+                left = entry.group.leave(member_id, self._counts, self._now_ms())
+                self._apply(entry, left, "a member went before it was served", member_id)
+            raise
+        finally:
+            entry.group.detach(member_id, stream, self._now_ms())
+            self._schedule(entry)
+        entry.group.note_joined(member_id)
+
     def _schedule(self, entry: GroupEntry) -> None:
-        deadline_ms = entry.group.next_deadline_ms()
+        deadline_ms = entry.group.take_deadline_ms()
         if deadline_ms is not None and self._deadlines.require(entry.group.name, deadline_ms):
             self._deadline_moved.set()
+
+
+def _why_expired(effects: Effects) -> str:
+    """Why time has changed the group; empty if it has not."""
+    if effects.expired:
+        return "sessions timed out"
+    return "a handover was overdue" if effects.seized else ""

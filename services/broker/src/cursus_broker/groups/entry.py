@@ -10,6 +10,7 @@ from cursus_broker.errors import CursusError, GroupNotFound, MemberNotFound, Res
 from cursus_broker.groups.api import GroupLimits, GroupStore
 from cursus_broker.groups.assignors import MemberId, Strategy
 from cursus_broker.groups.offsets import GroupOffsets
+from cursus_broker.groups.plan import Tempo
 from cursus_broker.groups.state import Group
 from cursus_broker.groups.watch import MemberSignal
 from cursus_broker.metadata.model import Snapshot, StoredGroup
@@ -66,6 +67,8 @@ class GroupEntry:
         self.group = group
         self.offsets = offsets
         self.row = row
+        self.due_reason = ""
+        """What called last for the rebalance that the group is due for."""
         self._signals: dict[MemberId, MemberSignal] = {}
 
     def signal(self, member_id: MemberId) -> MemberSignal:
@@ -83,10 +86,11 @@ class GroupEntry:
 class GroupTable:
     """The groups there are, by name."""
 
-    def __init__(self, store: GroupStore, limits: GroupLimits, snapshot: Snapshot) -> None:
+    def __init__(self, store: GroupStore, limits: GroupLimits, snapshot: Snapshot, tempo: Tempo) -> None:
         """Groups come back from the snapshot with generation and offsets, and without members: those join again."""
         self._store = store
         self._limits = limits
+        self._tempo = tempo
         self._entries: dict[str, GroupEntry] = {}
         for stored in snapshot.groups:
             group = Group(
@@ -95,6 +99,7 @@ class GroupTable:
                 strategy=Strategy(stored.strategy) if stored.strategy else None,
                 created_ms=stored.created_ms,
                 max_members=limits.max_members,
+                tempo=tempo,
             )
             offsets = GroupOffsets(stored.name, store, snapshot.offsets.get(stored.name, {}))
             self.keep(GroupEntry(group, offsets, GroupRow(group, store, stored=True)))
@@ -125,7 +130,7 @@ class GroupTable:
             return entry
         if len(self._entries) >= self._limits.max_groups:
             raise ResourceLimit(f"there are {self._limits.max_groups} consumer groups, which is the limit")
-        group = Group(name, created_ms=now_ms, max_members=self._limits.max_members)
+        group = Group(name, created_ms=now_ms, max_members=self._limits.max_members, tempo=self._tempo)
         return GroupEntry(group, GroupOffsets(name, self._store, {}), GroupRow(group, self._store, stored=False))
 
     def keep(self, entry: GroupEntry) -> None:

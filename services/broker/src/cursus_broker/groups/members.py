@@ -94,6 +94,8 @@ class Member:
     request: JoinRequest
     """The last join: subscription, timeouts and who asked."""
     joined_ms: int
+    heard_ms: int
+    """When it gave its last sign of life; means nothing while streams are attached."""
     deadline_ms: int
     """End of the session unless the member is heard of before; means nothing while streams are attached."""
     streams: set[Stream] = field(default_factory=set)
@@ -103,10 +105,19 @@ class Member:
     """What the member is to read in the current generation."""
     held: set[TopicPartition] = field(default_factory=set)
     """What it was granted and has not let go of: in part outside the target, until it acknowledges."""
+    target_generation: int = 0
+    """The generation that last changed the target; 0 before the first one that knows the member."""
+    version: int = 0
+    """The group's version when the member last asked for something new."""
     synced_generation: int = NOTHING_SYNCED
     grants: int = 0
     """Counts changes of `held`; `told` is the count at its last answer to a sync."""
     told: int = 0
+
+    @property
+    def is_synced(self) -> bool:
+        """True if it has acknowledged what it is to read."""
+        return self.synced_generation >= self.target_generation
 
     @property
     def sort_key(self) -> str:

@@ -7,7 +7,7 @@ was committed is kept beside the offset, so that it can be seen and restored.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from cursus_broker.errors import CursusError
-from cursus_broker.groups.api import Topics
+from cursus_broker.groups.api import PartitionLog, Topics
 from cursus_broker.groups.entry import GroupEntry, GroupTable
 from cursus_broker.metadata.model import CommittedOffset, TopicPartition
 
@@ -46,7 +46,7 @@ class Truncation:
         self._topics = topics
         self.moved_offsets = 0
 
-    async def partitions_opened(self, opened: Collection[TopicPartition] | None = None) -> None:
+    async def partitions_opened(self, opened: Mapping[TopicPartition, PartitionLog] | None = None) -> None:
         """Move back what is committed above the end of these partitions, of all by default. To be called before they
         are served. One that could not be opened is left alone: nobody knows where it ends.
 
@@ -60,7 +60,7 @@ class Truncation:
                 if (looked := looked + 1) % _LOOKED_AT_ONCE == 0:
                     await asyncio.sleep(0)
                 committed = entry.offsets.committed.get(place)
-                moved = None if committed is None else self._moved(place, committed)
+                moved = None if committed is None else self._moved(place, committed, opened)
                 if committed is None or moved is None:
                     continue
                 moves.setdefault(entry, {})[place] = moved
@@ -73,10 +73,15 @@ class Truncation:
         self.moved_offsets += moved_offsets
         _tell(told)
 
-    def _moved(self, place: TopicPartition, committed: CommittedOffset) -> CommittedOffset | None:
+    def _moved(
+        self,
+        place: TopicPartition,
+        committed: CommittedOffset,
+        opened: Mapping[TopicPartition, PartitionLog] | None,
+    ) -> CommittedOffset | None:
         """What is to stand there instead; None if it can stay."""
         try:
-            partition = self._topics.partition(*place)
+            partition = self._topics.partition(*place) if opened is None else opened[place]
         except CursusError:
             return None
         if committed.next_offset <= partition.next_offset:

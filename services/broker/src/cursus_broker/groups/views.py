@@ -31,7 +31,10 @@ class MemberView:
     """What the member holds, including what it is about to hand over."""
     session_timeout_ms: int
     synced: bool
-    """True if it has acknowledged the current generation."""
+    """True if it has acknowledged what it is to read in the current generation."""
+    joined_ms: int
+    heard_ms: int
+    """When it gave its last sign of life; now, while it has an open stream. As all times here, since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +60,27 @@ class GroupDescription:
     summary: GroupSummary
     members: tuple[MemberView, ...]
     offsets: dict[TopicPartition, OffsetView]
+    rebalanced_ms: int | None
+    """None: not since the broker started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """This moment on both clocks: the one sessions are measured with, which never jumps, and the one people read."""
+
+    now_ms: int
+    time_ms: int
+
+    def since_1970(self, moment_ms: int) -> int:
+        """A moment of the first clock on the second."""
+        return self.time_ms - (self.now_ms - moment_ms)
 
 
 def summarize(group: Group) -> GroupSummary:
     return GroupSummary(group.name, group.state, group.generation, group.strategy, len(group.members))
 
 
-def describe_member(group: Group, member: Member) -> MemberView:
+def describe_member(group: Group, member: Member, clock: Clock) -> MemberView:
     return MemberView(
         id=member.id,
         instance_id=member.request.instance_id,
@@ -72,5 +89,7 @@ def describe_member(group: Group, member: Member) -> MemberView:
         subscription=member.request.subscription,
         granted=frozenset(member.held),
         session_timeout_ms=member.request.session_timeout_ms,
-        synced=member.synced_generation == group.generation,
+        synced=member.is_synced,
+        joined_ms=clock.since_1970(member.joined_ms),
+        heard_ms=clock.time_ms if member.streams else clock.since_1970(member.heard_ms),
     )

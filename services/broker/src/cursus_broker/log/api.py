@@ -7,16 +7,20 @@ Offsets count records. Ranges are half-open: `next_offset` is the first offset t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, NewType, Protocol
 
+from cursus_broker.errors import PartitionDamaged
 from cursus_broker.log.epochs import Epochs
 
 Offset = NewType("Offset", int)
 
 MANY_RECORDS: Final = 2**31
 """Stands for no limit on the number of records: a read is bounded by its bytes long before."""
+
+Pause = Callable[[int], bool]
+"""Told how many bytes were verified; returns when the next may be. False: no more of them."""
 
 NO_SEQUENCE = -1
 """First sequence of a batch whose producer did not number it."""
@@ -98,6 +102,7 @@ class Cut:
     position: int
     offset: Offset  # the log goes on from here
     bytes: int  # of this file and of all segments after it
+    records: int  # at least so many, as far as headers can be read
     cause: str
     set_aside: tuple[str, ...]  # where the bytes are now
 
@@ -155,6 +160,11 @@ class Log(Protocol):
     @property
     def refusal(self) -> str | None:
         """Why appends are refused, since the disk failed; None while they are not."""
+
+    @property
+    def damage(self) -> PartitionDamaged | None:
+        """What a reader or `scrub` met last within the log, while it is retained and was not found sound since. The
+        rest of the log is served."""
 
     # Counters for metrics, since the log was opened.
     appended_records: int
@@ -218,6 +228,20 @@ class Log(Protocol):
         old, and remove the segments that the policy retires. Raises StorageFailed.
         """
 
+    async def scrub(self, offset: Offset, pause: Pause) -> Offset | None:
+        """Verify what lies on disk and does not change any more, from `offset` on, one piece of it: answers where the
+        next begins, None if this was the last. What is damaged is in `damage` then, and passed over. Runs in a thread
+        of little importance, which calls `pause` with the bytes of every step before it goes on.
+
+        Raises StorageFailed.
+        """
+
+    async def recheck(self) -> PartitionDamaged | None:
+        """Verify again the files in which damage was met, which somebody may have restored. Answers what is left of it.
+
+        Raises StorageFailed.
+        """
+
     def configure(self, *, segment_bytes: int | None, segment_ms: int | None) -> None:
         """Let this log roll by its own measures; None follows the engine's settings. Takes effect at the next roll."""
 
@@ -249,7 +273,7 @@ class Engine(Protocol):
 
     async def release(self, directory: str, partitions: Sequence[int]) -> None:
         """Let go of those of the logs that are open, with nothing synced: logs just made that the caller will not
-        remember after all."""
+        remember after all, and logs that it could open and not use."""
 
     def all_opened(self) -> None:
         """Every log the caller knows is open, and their epochs are remembered. Only from now on may `close` count as a

@@ -18,14 +18,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from cursus_broker.errors import PartitionDamaged, StorageFailed
+from cursus_broker.errors import PartitionDamaged, storage_failure
 from cursus_broker.log.api import Recovered
+from cursus_broker.log.damage import ObserveDamage, unseen
 from cursus_broker.log.epochs import Epochs
 from cursus_broker.log.files import Files, RealFiles
 from cursus_broker.log.log import SegmentLog
 from cursus_broker.log.names import CLOSED_MARK, DELETED_PREFIX, ORPHANED_PREFIX
 from cursus_broker.log.recovery import OpenedLog, recover
 from cursus_broker.log.resources import Fault, ObserveSync, Resources, no_fault, unobserved
+from cursus_broker.log.scrub import lower_priority
 from cursus_broker.log.settings import LogSettings
 from cursus_broker.log.sync import BULK_AT, FLUSH_CONCURRENCY, Flusher
 
@@ -45,6 +47,7 @@ class SegmentEngine:
         executor: Executor | None = None,
         fault: Fault = no_fault,
         observe_sync: ObserveSync = unobserved,
+        observe_damage: ObserveDamage = unseen,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         """`executor` runs reads, recovery and deletion; the engine makes its own if there is none. Syncs always have
@@ -54,13 +57,16 @@ class SegmentEngine:
         self._root = str(root)
         self._settings = settings or LogSettings()
         self._files = files or RealFiles()
-        self._resources = Resources.of(self._files, self._settings, fault, observe_sync)
+        self._resources = Resources.of(self._files, self._settings, fault, observe_sync, observe_damage)
         self._own_executor = ThreadPoolExecutor(_FILE_THREADS, "log-files") if executor is None else None
         self._executor: Executor = executor or self._own_executor  # type: ignore[assignment]  # one of the two is set
         self._sync_executor = ThreadPoolExecutor(_SYNC_THREADS, "log-sync")
+        self._scrub_executor = ThreadPoolExecutor(1, "log-scrub", initializer=lower_priority)
         self._loop = asyncio.get_running_loop()
         self._flusher = Flusher(self._files, self._root, self._settings.linger_ms, self._sync_executor, observe_sync)
         self._logs: dict[tuple[str, int], SegmentLog] = {}
+        # Logs that were damaged or let go of since they were closed last: whoever opens one begins an epoch.
+        self._unclean: set[tuple[str, int]] = set()
         self._mark_lock = threading.Lock()
         self._mark_taken = self._found_mark = False
         self._all_opened = False
@@ -93,12 +99,26 @@ class SegmentEngine:
             opened, recovered = await self._loop.run_in_executor(
                 self._executor, self._recover, directory, partition, known is not None
             )
+        except PartitionDamaged:
+            self._unclean.add(key)
+            raise
         except OSError as error:
-            raise StorageFailed(f"cannot open partition {partition} in {directory}: {error}") from error
+            raise storage_failure(f"cannot open partition {partition} of {directory}", error) from error
         # A segment whose index fits may still have grown, been read, and lost all of that: the index does not know.
+        # And what was damaged was restored meanwhile, maybe from a backup.
         nothing_lost = self._found_mark if previous is None else previous.closed_cleanly
+        nothing_lost = nothing_lost and key not in self._unclean
         recovered = _with_epochs(recovered, nothing_lost, known or Epochs(), epoch)
-        log = SegmentLog(self._resources, opened, recovered.epochs, self._flusher, self._executor, self._sync_executor)
+        self._unclean.discard(key)
+        log = SegmentLog(
+            self._resources,
+            opened,
+            recovered.epochs,
+            self._flusher,
+            self._executor,
+            self._sync_executor,
+            self._scrub_executor,
+        )
         self._logs[key] = log
         return log, recovered
 
@@ -109,16 +129,18 @@ class SegmentEngine:
         try:
             await self._loop.run_in_executor(self._executor, self._secure, directory, paths)
         except OSError as error:
-            raise StorageFailed(f"cannot sync the new logs in {directory}: {error}") from error
+            raise storage_failure(f"cannot sync the new logs of {directory}", error) from error
         for log in logs:
             log.note_secured()
 
     async def release(self, directory: str, partitions: Sequence[int]) -> None:
-        """Let go of those of the logs that are open, without syncing them: the caller will not remember them."""
+        """Let go of those of the logs that are open, without syncing them: the caller will not remember them, or could
+        not make use of them."""
         keys = [(directory, partition) for partition in partitions if (directory, partition) in self._logs]
         await asyncio.gather(*(self._logs[key].abandon() for key in keys))
         for key in keys:
             del self._logs[key]
+        self._unclean.update(keys)
 
     def all_opened(self) -> None:
         """The caller has opened every log it knows and remembers their epochs: closing them may count as clean."""
@@ -134,7 +156,8 @@ class SegmentEngine:
         try:
             await self._loop.run_in_executor(self._executor, self._delete, directory)
         except OSError as error:
-            raise StorageFailed(f"cannot delete {directory}: {error}") from error
+            raise storage_failure(f"cannot delete {directory}", error) from error
+        self._unclean = {key for key in self._unclean if key[0] != directory}
 
     async def remove_leftovers(self) -> int:
         """Finish deletions that a crash interrupted. For the start of the broker; answers how many there were."""
@@ -155,7 +178,7 @@ class SegmentEngine:
         try:
             await self._loop.run_in_executor(self._executor, self._rename, directory, aside)
         except OSError as error:
-            raise StorageFailed(f"cannot set {directory} aside: {error}") from error
+            raise storage_failure(f"cannot set {directory} aside", error) from error
         return aside
 
     async def close(self) -> None:
@@ -165,13 +188,14 @@ class SegmentEngine:
             return
         self._closed = True
         results = await asyncio.gather(*(log.close() for log in self._logs.values()), return_exceptions=True)
-        if self._all_opened and all(log.closed_cleanly for log in self._logs.values()):
+        if self._all_opened and not self._unclean and all(log.closed_cleanly for log in self._logs.values()):
             with suppress(OSError):  # without it the next start begins epochs, and nothing worse
                 await self._loop.run_in_executor(self._executor, self._leave_mark)
         self._logs.clear()
         self._flusher.close()
         self._resources.pool.close()
         self._sync_executor.shutdown(wait=False)
+        self._scrub_executor.shutdown(wait=False)
         if self._own_executor is not None:
             self._own_executor.shutdown(wait=False)
         for result in results:

@@ -38,6 +38,9 @@ class Files(Protocol):
     def advise_sequential(self, descriptor: int) -> None:
         """Tell the kernel that the file is read from front to back, so that it reads further ahead."""
 
+    def advise_once(self, descriptor: int) -> None:
+        """Tell the kernel that what is read here will not be wanted again soon."""
+
     def truncate(self, descriptor: int, size: int) -> None: ...
 
     def fdatasync(self, descriptor: int) -> None:
@@ -100,6 +103,9 @@ class RealFiles:
 
     def advise_sequential(self, descriptor: int) -> None:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
+    def advise_once(self, descriptor: int) -> None:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_NOREUSE)
 
     def truncate(self, descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)
@@ -187,7 +193,7 @@ def read_file(files: Files, path: str, max_bytes: int) -> bytes:
     try:
         size = files.size(path)
         if size > max_bytes:
-            raise OSError(f"{path} has {size} bytes, at most {max_bytes} were expected")
+            raise OSError(f"{os.path.basename(path)} has {size} bytes, at most {max_bytes} were expected")
         buffer = bytearray(size)
         return bytes(buffer[: files.pread(descriptor, memoryview(buffer), 0)])
     finally:
@@ -202,7 +208,7 @@ def replace_file(files: Files, path: str, content: bytes, *, temporary: str) -> 
     descriptor = files.open(temporary, writable=True, create=True)
     try:
         if files.writev(descriptor, (content,)) != len(content):
-            raise OSError(f"short write to {temporary}")
+            raise OSError(errno.ENOSPC, f"only a part of {os.path.basename(path)} could be written")
         files.fdatasync(descriptor)
     finally:
         files.close(descriptor)

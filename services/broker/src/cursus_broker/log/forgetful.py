@@ -5,12 +5,15 @@ last sync and, for every directory, the names at its last sync. `power_loss` rew
 may hold after power was lost: what was synced is there; what was not is there, missing, torn, filled with zeros or
 garbage, or there with holes; names that were created, renamed or removed without a sync of their directory are so, or
 not. With `cut_power_after` the power fails in the middle of an operation: every later call raises `PowerLost`.
+`refuse_syncs` lets syncs fail as a failing disk does: what they were to write stays in memory, counts as clean, and is
+not on the disk, however often it is synced again.
 
 Contents are kept in memory: meant for tests with a few megabytes. Not used by a broker.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -33,6 +36,7 @@ class _File:
     def __init__(self, content: bytes = b"") -> None:
         self.synced = content
         self.last_content: bytes | None = None  # kept when the name goes, for a disk on which it did not
+        self.never_written: list[tuple[int, int]] = []  # what a refused sync left behind: from, to
 
 
 class _Directory:
@@ -57,7 +61,9 @@ class ForgetfulFiles(RealFiles):
         self._lock = threading.RLock()
         self._open: dict[int, _File] = {}
         self._operations_left: int | None = None
+        self._syncs_left: int | None = None
         self.operations = 0
+        self.refused_syncs = 0
         self._tree = self._adopt(self._root)
 
     def cut_power_after(self, operations: int | None) -> None:
@@ -65,10 +71,15 @@ class ForgetfulFiles(RealFiles):
         with self._lock:
             self._operations_left = operations
 
+    def refuse_syncs(self, after: int | None) -> None:
+        """Let this many more syncs of files succeed, then none. None: they do."""
+        with self._lock:
+            self._syncs_left = after
+
     def power_loss(self, rng: random.Random) -> None:
         """Make the directory what a disk may hold now, and switch the power on again. No descriptor may be in use."""
         with self._lock:
-            self._operations_left = None
+            self._operations_left = self._syncs_left = None
             self._open.clear()
             survived = self._survivors(self._tree, self._root, rng)
             for name in os.listdir(self._root):
@@ -152,7 +163,18 @@ class ForgetfulFiles(RealFiles):
     def fdatasync(self, descriptor: int) -> None:
         with self._lock:
             self._spend()
-            self._open[descriptor].synced = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+            file, content = self._open[descriptor], os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+            if self._syncs_left is not None:
+                if self._syncs_left <= 0:
+                    self.refused_syncs += 1
+                    if len(content) > len(file.synced):
+                        file.never_written.append((len(file.synced), len(content)))
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+                self._syncs_left -= 1
+            on_disk = bytearray(content)
+            for begin, end in file.never_written:
+                on_disk[begin:end] = bytes(len(on_disk[begin:end]))
+            file.synced = bytes(on_disk)
 
     def sync_directory(self, path: str) -> None:
         with self._lock:
@@ -164,6 +186,8 @@ class ForgetfulFiles(RealFiles):
     def sync_file_system(self, path: str) -> None:
         with self._lock:
             self._spend()
+            if self._syncs_left is not None:
+                raise OSError(errno.EIO, "somebody's write failed")  # each file is asked for itself
             self._sync_tree(self._directory(path), path)
 
     # Reading needs power too.

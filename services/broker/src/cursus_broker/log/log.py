@@ -15,17 +15,19 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from cursus_broker.errors import OffsetOutOfRange, RecordTooLarge, StorageFailed
+from cursus_broker.errors import OffsetOutOfRange, PartitionDamaged, RecordTooLarge, StorageFailed, storage_failure
 from cursus_broker.log.api import (
     MANY_RECORDS,
     Batch,
     Entry,
     EntryHeader,
     Offset,
+    Pause,
     Retained,
     RetentionPolicy,
     TimedOffset,
 )
+from cursus_broker.log.damage import Damages
 from cursus_broker.log.entry import (
     CONTROL,
     FIXED_BYTES,
@@ -38,8 +40,10 @@ from cursus_broker.log.extent import Extent
 from cursus_broker.log.names import prepared_name
 from cursus_broker.log.reader import LogReader
 from cursus_broker.log.recovery import OpenedLog
+from cursus_broker.log.refused import RefusedSync
 from cursus_broker.log.resources import Resources
 from cursus_broker.log.retention import expired, is_old
+from cursus_broker.log.scrub import verify
 from cursus_broker.log.segment import CannotUndo, Segment, segment_path, store_index
 from cursus_broker.log.sync import Flusher, GroupedSync, SyncPlan
 from cursus_broker.log.trim import Trimmer
@@ -61,6 +65,7 @@ class SegmentLog:
         flusher: Flusher,
         executor: Executor,
         sync_executor: Executor,
+        scrub_executor: Executor,
     ) -> None:
         self._resources = resources
         self._epochs = epochs
@@ -70,12 +75,15 @@ class SegmentLog:
         self._partition = opened.partition
         self._extent = Extent(opened.segments, opened.earliest_offset)
         self._checkpoint = opened.checkpoint
+        self._refused_sync = RefusedSync(resources.files, opened.directory, opened.partition)
         self._flusher = flusher
         self._executor = executor
         self._loop = asyncio.get_running_loop()
         self._sync = GroupedSync(self, self._extent.next_offset, sync_executor)
         self._file_lock = threading.Lock()  # sealing and unlinking, both in threads, must not cross
-        self._reader = LogReader(resources, self._extent, executor)
+        self._damages = Damages(opened.directory, opened.partition, resources.observe_damage)
+        self._scrub_executor = scrub_executor
+        self._reader = LogReader(resources, self._extent, executor, self._damages)
         self._trimmer = Trimmer(
             resources, self._extent, opened.checkpoint, opened.directory, opened.partition, executor, self._file_lock
         )
@@ -139,6 +147,10 @@ class SegmentLog:
     def note_secured(self) -> None:
         """A log just made was synced from outside, before anything was appended."""
         self._names_unsynced = False
+
+    @property
+    def damage(self) -> PartitionDamaged | None:
+        return self._damages.last
 
     @property
     def refusal(self) -> str | None:
@@ -216,9 +228,9 @@ class SegmentLog:
         try:
             segment.write(self._resources, (head, payload), size)
         except OSError as error:
-            raise StorageFailed(f"cannot append to {segment.path}: {error}") from error
+            raise storage_failure("cannot append", error) from error
         except CannotUndo as error:
-            self._refusal = f"{segment.path} is in an unknown state: {error}; open the log anew"
+            self._refusal = f"the end of the log is in an unknown state: {error}; it has to be opened anew"
             raise StorageFailed(self._refusal) from error
 
     def _roll(self, now_ms: int) -> None:
@@ -232,7 +244,7 @@ class SegmentLog:
                 self._resources, path, number, self._extent.next_offset, now_ms, self._sync.synced_offset, prepared
             )
         except OSError as error:
-            raise StorageFailed(f"cannot begin a new segment: {error}") from error
+            raise storage_failure("cannot begin a new segment", error) from error
         self._unsynced_sealed.append(self._extent.begin(segment))
         self._names_unsynced = True
         self._flusher.note_dirty(self._sync)
@@ -271,6 +283,41 @@ class SegmentLog:
     async def find_time(self, time_ms: int) -> TimedOffset | None:
         return await self._reader.find_time(time_ms)
 
+    async def scrub(self, offset: Offset, pause: Pause) -> Offset | None:
+        sealed = (one for one in self._extent.segments[:-1] if one.next_offset > offset)
+        segment = next(sealed, None)
+        if segment is None:
+            return None
+        await self._verify(segment, pause)
+        return Offset(segment.next_offset)
+
+    async def recheck(self) -> PartitionDamaged | None:
+        for path in self._damages.paths:
+            segment = next((one for one in self._extent.segments if one.path == path), None)
+            if segment is not None:
+                # A file that was restored has another inode, and maybe another index.
+                self._resources.pool.forget(path)
+                self._resources.indexes.forget(path)
+                await self._verify(segment, lambda _: True)
+        return self.damage
+
+    async def _verify(self, segment: Segment, pause: Pause) -> None:
+        try:
+            files = self._resources.files
+            sound = await self._loop.run_in_executor(self._scrub_executor, verify, files, segment, pause)
+        except PartitionDamaged as damage:
+            if not segment.removed:
+                self._damages.note(damage, "scrub")
+        except FileNotFoundError:
+            if not segment.removed:
+                self._damages.note(PartitionDamaged(segment.path, 0, "the file is missing"), "scrub")
+        except OSError as error:
+            if not segment.removed:
+                raise storage_failure("cannot read", error) from error
+        else:
+            if sound:
+                self._damages.found_sound(segment.path)
+
     # Syncing. `GroupedSync` calls back.
 
     async def sync(self, upto: Offset) -> None:
@@ -292,6 +339,16 @@ class SegmentLog:
 
     def perform_sync(self, plan: SyncPlan) -> None:
         started = time.perf_counter()
+        try:
+            self._sync_files(plan)
+        except OSError:
+            self._refused_sync.leave()
+            raise
+        seconds = time.perf_counter() - started
+        self._resources.observe_sync(seconds)
+        self.count_sync(seconds)
+
+    def _sync_files(self, plan: SyncPlan) -> None:
         self._resources.fault("before_sync")
         if plan.sync_directory:
             self._resources.files.sync_directory(self._directory)
@@ -303,9 +360,6 @@ class SegmentLog:
                 # Trimmed while the sync was on its way. Nothing of it is left to lose.
                 if not segment.removed:
                     raise
-        seconds = time.perf_counter() - started
-        self._resources.observe_sync(seconds)
-        self.count_sync(seconds)
 
     def count_sync(self, seconds: float) -> None:
         # Written by one sync at a time, so a thread may: the loop only reads them.
@@ -379,6 +433,7 @@ class SegmentLog:
     def _segments_detached(self) -> None:
         self._unsynced_sealed = [segment for segment in self._unsynced_sealed if not segment.removed]
         self._reader.forget_removed()
+        self._damages.keep_only({segment.path for segment in self._extent.segments})
 
     # Closing.
 
@@ -396,6 +451,7 @@ class SegmentLog:
     async def _close(self, *, sync: bool) -> None:
         failed = self._refusal is not None
         self._refusal = self._refusal or "the log is closed"
+        self._damages.close()
         try:
             # A new segment's control entry is no record, but its index will vouch for it: see `_release`.
             if sync and not failed and (self._names_unsynced or self.unsynced_bytes):

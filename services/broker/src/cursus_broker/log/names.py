@@ -4,6 +4,7 @@ partition_{id}_segment_{n}.log         entries; n counts up from 0 without gaps
 partition_{id}_segment_{n}.index       the segment's sparse index, once it is sealed
 partition_{id}_segment_{n}.cut-{k}     bytes that recovery cut off the segment
 partition_{id}.checkpoint              earliest and synced offset
+partition_{id}.unsynced                empty: a sync was refused, and what is in the page cache proves nothing
 partition_{id}.next.tmp, ….tmp         unfinished; removed when the log is opened
 """
 
@@ -36,6 +37,10 @@ def cut_name(partition: int, number: int, count: int) -> str:
 
 def checkpoint_name(partition: int) -> str:
     return f"partition_{partition}.checkpoint"
+
+
+def refused_sync_name(partition: int) -> str:
+    return f"partition_{partition}.unsynced"
 
 
 def prepared_name(partition: int) -> str:

@@ -9,8 +9,9 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Final, TypeVar
 
-from cursus_broker.errors import OffsetOutOfRange, PartitionDamaged, StorageFailed
+from cursus_broker.errors import OffsetOutOfRange, PartitionDamaged, storage_failure
 from cursus_broker.log.api import Entry, EntryHeader, Offset, TimedOffset
+from cursus_broker.log.damage import Damages
 from cursus_broker.log.extent import Extent
 from cursus_broker.log.resources import Resources
 from cursus_broker.log.segment import Place, Segment
@@ -26,8 +27,9 @@ _HEADERS_AT_ONCE: Final = 512
 class LogReader:
     """The reading half of a log; see `api.Log` for what the methods promise."""
 
-    def __init__(self, resources: Resources, extent: Extent, executor: Executor) -> None:
+    def __init__(self, resources: Resources, extent: Extent, executor: Executor, damages: Damages) -> None:
         self._resources = resources
+        self._damages = damages
         self._extent = extent
         self._executor = executor
         self._loop = asyncio.get_running_loop()
@@ -115,9 +117,15 @@ class LogReader:
         """Run a read in a thread and translate its failures."""
         try:
             return await self._loop.run_in_executor(self._executor, work)
+        except PartitionDamaged as damage:
+            if not segment.removed:
+                self._damages.note(damage, "reader")
+            raise
         except OSError as error:
             if segment.removed:
                 raise OffsetOutOfRange(offset, self._extent.earliest_offset, self._extent.next_offset) from error
             if isinstance(error, FileNotFoundError):
-                raise PartitionDamaged(segment.path, 0, "the file is missing") from error
-            raise StorageFailed(f"cannot read {segment.path}: {error}") from error
+                missing = PartitionDamaged(segment.path, 0, "the file is missing")
+                self._damages.note(missing, "reader")
+                raise missing from error
+            raise storage_failure("cannot read", error) from error

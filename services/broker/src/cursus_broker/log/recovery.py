@@ -12,14 +12,15 @@ The rules, in the order they are applied:
    the checkpoint, a sealed segment further on, and any entry further on that was written when the log was already
    synced beyond the bad place. Without a proof it is a torn tail: everything from there on was unsynced, is moved to
    `….cut-k` files and the log goes on from there.
-5. What was walked is synced, and lost indexes are written again.
+5. What was walked is synced, and lost indexes are written again. After a refused sync (see `refused.py`) it is first
+   written anew, into files that take the place of the old ones.
 
 Nothing here logs: `Recovered` says what was done, and the caller tells it as one event.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,10 +39,12 @@ from cursus_broker.log.entry import (
 from cursus_broker.log.epochs import Epochs
 from cursus_broker.log.files import page_buffer
 from cursus_broker.log.index import SparseIndex, Summary
-from cursus_broker.log.names import cut_name, file_prefixes, is_temporary, parse_segment_file
+from cursus_broker.log.names import TEMPORARY_SUFFIX, cut_name, file_prefixes, is_temporary, parse_segment_file
+from cursus_broker.log.refused import RefusedSync
 from cursus_broker.log.resources import Resources
 from cursus_broker.log.segment import (
     Segment,
+    Walked,
     load_index_file,
     read_control,
     segment_index_path,
@@ -93,6 +96,7 @@ class _Recovery:
         self._partition = partition
         self._checkpoint_file = CheckpointFile(resources.files, directory, partition)
         self._checkpoint = Checkpoint()
+        self._refused_sync = RefusedSync(resources.files, directory, partition)
         self._numbers: list[int] = []
         self._trusted: dict[int, tuple[SparseIndex, Summary]] = {}
         self._segments: list[Segment] = []
@@ -272,25 +276,41 @@ class _Recovery:
     def _refuse(self, bad: _Bad, proof: str) -> None:
         raise PartitionDamaged(self._path(bad.number), bad.position, f"{bad.cause}, and {proof}")
 
+    def _lost_records(self, bad: _Bad) -> int:
+        """How many records lie behind the bad place, by the highest offset that a header there tells of."""
+        highest = bad.offset
+        for number in [number for number in self._numbers if number >= bad.number]:
+            for _, header, _ in self._headers_behind(number, bad.position if number == bad.number else 0, bad.offset):
+                highest = max(highest, header.next_offset)
+        return highest - bad.offset
+
     def _witness(self, number: int, begin: int, min_offset: int, lost_from: int) -> int | None:
         """Position of an entry at or behind `begin` that was written when `lost_from` was already synced."""
+        for position, _, synced in self._headers_behind(number, begin, min_offset):
+            if synced > lost_from:
+                return position
+        return None
+
+    def _headers_behind(self, number: int, begin: int, min_offset: int) -> Iterator[Walked]:
+        """Everything in the segment at or behind `begin` that is a sound header of an offset from `min_offset` on."""
         path = self._path(number)
+        if not self._files.exists(path):
+            return
         overlap = FIXED_BYTES + MAX_PRODUCER_ID_BYTES
         with self._resources.pool.lease(path) as handle:
             size_bytes = self._files.size(path)
             while begin < size_bytes:
                 window = page_buffer(min(_COPY_BYTES + overlap, size_bytes - begin))
                 content = bytes(window[: self._files.pread(handle.descriptor, window, begin)])
-                for at, _ in candidates(content, min_offset):
-                    if synced_before(content, at) > lost_from:
-                        return begin + at
+                for at, header in candidates(content, min_offset):
+                    yield Walked(begin + at, header, synced_before(content, at))
                 begin += _COPY_BYTES
-        return None
 
     def _cut(self, bad: _Bad) -> Cut | None:
         """Set everything from the bad place on aside; None if that is nothing but the name of an empty file."""
         set_aside: list[str] = []
         lost_bytes = 0
+        lost_records = self._lost_records(bad)
         # Last first: should this be interrupted, what is left has no gap in its numbers.
         for number in reversed([number for number in self._numbers if number >= bad.number]):
             path = self._path(number)
@@ -310,7 +330,13 @@ class _Recovery:
         if not lost_bytes:
             return None
         return Cut(
-            self._path(bad.number), bad.position, Offset(bad.offset), lost_bytes, bad.cause, tuple(reversed(set_aside))
+            self._path(bad.number),
+            bad.position,
+            Offset(bad.offset),
+            lost_bytes,
+            lost_records,
+            bad.cause,
+            tuple(reversed(set_aside)),
         )
 
     def _set_aside(self, number: int, keep_bytes: int, size_bytes: int) -> str:
@@ -327,13 +353,7 @@ class _Recovery:
         with self._resources.pool.lease(path, writable=True) as handle:
             target = self._files.open(aside, writable=True, create=True)
             try:
-                position = keep_bytes
-                while position < size_bytes:
-                    window = page_buffer(min(_COPY_BYTES, size_bytes - position))
-                    filled = self._files.pread(handle.descriptor, window, position)
-                    if self._files.writev(target, (bytes(window[:filled]),)) != filled or filled == 0:
-                        raise OSError(f"cannot set bytes of {path} aside in {aside}")
-                    position += filled
+                self._copy(handle.descriptor, target, keep_bytes, size_bytes)
                 self._files.fdatasync(target)
             finally:
                 self._files.close(target)
@@ -376,9 +396,15 @@ class _Recovery:
         and seal the segments before the last."""
         kept = set(map(id, self._segments))
         walked = [segment for segment in self._walked if id(segment) in kept]
+        refused = self._refused_sync.is_there()
         for segment in walked:
-            with self._resources.pool.lease(segment.path, writable=True) as handle:
-                self._files.fdatasync(handle.descriptor)
+            if refused:
+                self._write_anew(segment)
+            else:
+                self._sync(segment)
+        if refused:
+            # Before an index vouches for a file whose name power loss may still give back to the old one.
+            self._files.sync_directory(self._directory)
         for segment in walked:
             if segment is not self._segments[-1]:
                 assert segment.index is not None
@@ -387,6 +413,37 @@ class _Recovery:
                 self._rebuilt += 1
         if walked:
             self._files.sync_directory(self._directory)
+        if refused:
+            self._refused_sync.remove()
+
+    def _sync(self, segment: Segment) -> None:
+        try:
+            with self._resources.pool.lease(segment.path, writable=True) as handle:
+                self._files.fdatasync(handle.descriptor)
+        except OSError:
+            self._refused_sync.leave()
+            raise
+
+    def _write_anew(self, segment: Segment) -> None:
+        """Put a synced copy of what was walked of the segment in its place."""
+        temporary = segment.path + TEMPORARY_SUFFIX
+        target = self._files.open(temporary, writable=True, create=True)
+        try:
+            with self._resources.pool.lease(segment.path) as handle:
+                self._copy(handle.descriptor, target, 0, segment.size_bytes)
+            self._files.fdatasync(target)
+        finally:
+            self._files.close(target)
+        self._resources.pool.forget(segment.path)
+        self._files.rename(temporary, segment.path)
+
+    def _copy(self, source: int, target: int, position: int, end: int) -> None:
+        while position < end:
+            window = page_buffer(min(_COPY_BYTES, end - position))
+            filled = self._files.pread(source, window, position)
+            if filled == 0 or self._files.writev(target, (bytes(window[:filled]),)) != filled:
+                raise OSError("the copy of a segment is incomplete")
+            position += filled
 
     def _create(self, number: int, base_offset: int, now_ms: int) -> Segment:
         """A segment to begin with. That of a known log is on disk at once; new logs are secured with their topic."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from cursus_broker.log.damage import ObserveDamage, unseen
 from cursus_broker.log.descriptors import DescriptorPool
 from cursus_broker.log.files import Files, ReadBuffers
 from cursus_broker.log.index import IndexCache
@@ -38,11 +39,17 @@ class Resources:
     settings: LogSettings
     fault: Fault = no_fault
     observe_sync: ObserveSync = unobserved
+    observe_damage: ObserveDamage = unseen
     buffers: ReadBuffers = field(default_factory=lambda: ReadBuffers(READ_BUFFER_BYTES))
 
     @classmethod
     def of(
-        cls, files: Files, settings: LogSettings, fault: Fault = no_fault, observe_sync: ObserveSync = unobserved
+        cls,
+        files: Files,
+        settings: LogSettings,
+        fault: Fault = no_fault,
+        observe_sync: ObserveSync = unobserved,
+        observe_damage: ObserveDamage = unseen,
     ) -> Resources:
         pool = DescriptorPool(files, settings.open_files)
-        return cls(files, pool, IndexCache(), settings, fault, observe_sync)
+        return cls(files, pool, IndexCache(), settings, fault, observe_sync, observe_damage)

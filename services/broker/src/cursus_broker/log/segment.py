@@ -6,6 +6,7 @@ business. `append` and `read_cached` run on the event loop; whatever may wait fo
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -121,7 +122,7 @@ class Segment:
         except (OSError, CannotUndo) as error:
             pool.forget(path)
             files.unlink(path)
-            raise OSError(f"cannot begin {path}: {error}") from error
+            raise OSError(getattr(error, "errno", None) or errno.EIO, _cause(error)) from error
         segment.size_bytes = CONTROL_BYTES
         return segment
 
@@ -147,13 +148,17 @@ class Segment:
                 written = files.writev(handle.descriptor, buffers)
                 if written == size:
                     return
-                failure = OSError(f"short write: {written} of {size} bytes")
+                # A disk that was almost full takes what fits, and says why only when it is asked for the rest.
+                rest = b"".join(buffers)[written:]
+                if files.writev(handle.descriptor, (rest,)) == len(rest):
+                    return
+                failure = OSError(errno.ENOSPC, f"only a part of {size} bytes could be written")
             except OSError as error:
                 failure = error
             try:
                 files.truncate(handle.descriptor, self.size_bytes)
             except OSError as error:
-                raise CannotUndo(f"{failure}; and cutting the file back failed: {error}") from error
+                raise CannotUndo(f"{_cause(failure)}; and cutting the file back failed: {_cause(error)}") from error
             raise failure
         finally:
             pool.release(handle)
@@ -312,6 +317,11 @@ class Segment:
             yield from walk(files, descriptor, offset, position, size_bytes or self.size_bytes, payloads=payloads)
         except BadEntry as bad:
             raise PartitionDamaged(self.path, bad.position, bad.cause) from bad
+
+
+def _cause(error: Exception) -> str:
+    """Without the path that Python adds to what the system says."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def segment_path(directory: str, partition: int, number: int) -> str:

@@ -50,6 +50,19 @@ class LogSettings:
         unit=Unit.MILLISECONDS,
         minimum=0,
     )
+    scrub_bytes_per_s: int = setting(
+        4 * MIB,
+        help="Sealed segments are read and verified in the background, at most so fast, so that damage is found before"
+        " a reader meets it. 0: never.",
+        unit=Unit.BYTES,
+        minimum=0,
+    )
+    scrub_interval_ms: int = setting(
+        DAY_MS,
+        help="Begin to verify all sealed segments again when the last time began this long ago.",
+        unit=Unit.MILLISECONDS,
+        minimum=100,
+    )
     open_files: int = setting(
         2_048,
         help="Descriptors all segment files share; beyond it the least recently used one is closed. A partition that is"

@@ -120,7 +120,7 @@ class GroupedSync:
 
     def _enqueue(self, upto: int, *, at_once: bool) -> asyncio.Future[None]:
         if self.failure is not None:
-            raise StorageFailed(str(self.failure))
+            raise self.failure.again()
         woken: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append(_Waiter(upto, woken, at_once))
         return woken
@@ -163,7 +163,8 @@ class GroupedSync:
         """Take note of what became of a sync, and wake those it concerns."""
         self._running = None
         if error is not None:
-            failure = StorageFailed(f"sync failed: {error!r}; the log takes no more until it is opened anew")
+            cause = (error.strerror if isinstance(error, OSError) else None) or repr(error)
+            failure = StorageFailed(f"sync failed: {cause}; the partition takes no more until it is opened anew")
             self.source.sync_failed(failure)
             self.end(failure)
             return
@@ -191,7 +192,7 @@ class GroupedSync:
         self.failure = self.failure or failure
         for waiter in self._waiting:
             if not waiter.woken.done():
-                waiter.woken.set_exception(StorageFailed(str(self.failure)))
+                waiter.woken.set_exception(self.failure.again())
         self._waiting.clear()
 
 

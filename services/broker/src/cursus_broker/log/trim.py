@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
 
-from cursus_broker.errors import StorageFailed
+from cursus_broker.errors import storage_failure
 from cursus_broker.log.checkpoint import CheckpointFile
 from cursus_broker.log.extent import Extent
 from cursus_broker.log.names import cut_name, parse_segment_file
@@ -67,7 +67,7 @@ class Trimmer:
             try:
                 await self._loop.run_in_executor(self._executor, advance)
             except OSError as error:
-                raise StorageFailed(f"cannot write {self._checkpoint.path}: {error}") from error
+                raise storage_failure("cannot write the checkpoint", error) from error
             self._resources.fault("after_trim_checkpoint")
             removed = self._extent.move_earliest(before)
             detached()

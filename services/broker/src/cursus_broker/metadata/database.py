@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from cursus_broker.errors import GroupNotFound, StorageFailed, TopicNotFound
+from cursus_broker.errors import DiskFull, GroupNotFound, StorageFailed, TopicNotFound
 from cursus_broker.log.epochs import Epochs, EpochStart
 from cursus_broker.metadata import schema
 from cursus_broker.metadata.model import (
@@ -32,11 +32,13 @@ BUSY_TIMEOUT_MS: Final = 5_000  # somebody may be looking at the file with the s
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Translate what SQLite and the operating system say into StorageFailed, naming the file."""
+    """Translate what SQLite and the operating system say into StorageFailed or DiskFull, naming the file."""
     try:
         yield
     except sqlite3.Error as error:
-        raise StorageFailed(f"metadata database {path}: {error}", file=path) from error
+        is_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        kind = DiskFull if is_full else StorageFailed
+        raise kind(f"metadata database {path}: {error}", file=path) from error
     except OSError as error:
         raise StorageFailed(f"metadata database {path}: {error.strerror or error}", file=path) from error
 
@@ -106,6 +108,13 @@ def _load_epochs(connection: sqlite3.Connection) -> dict[TopicPartition, Epochs]
     ):
         starts.setdefault(TopicPartition(topic, partition), []).append(EpochStart(epoch, first_offset))
     return {place: Epochs(tuple(found)) for place, found in starts.items()}
+
+
+def load_epochs(connection: sqlite3.Connection, partition: TopicPartition) -> Epochs:
+    rows = connection.execute(
+        "SELECT epoch, first_offset FROM epochs WHERE topic = ? AND partition = ? ORDER BY epoch", partition
+    )
+    return Epochs(tuple(EpochStart(epoch, first_offset) for epoch, first_offset in rows))
 
 
 def put_topic(connection: sqlite3.Connection, topic: StoredTopic) -> None:

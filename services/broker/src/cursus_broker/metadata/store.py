@@ -58,6 +58,7 @@ class MetadataStore:
 
     def __init__(self, path: Path, thread: ThreadPoolExecutor, connection: sqlite3.Connection, last_epoch: int) -> None:
         self.path = path
+        self._shown = Path(path.name)  # to clients, whom the directory does not concern
         self._last_epoch = last_epoch
         self._thread = thread
         self._connection = connection
@@ -89,7 +90,7 @@ class MetadataStore:
         """Everything that is durable now."""
 
         def read() -> Snapshot:
-            with database.storage_errors(self.path):
+            with database.storage_errors(self._shown):
                 return database.load(self._connection)
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, read)
@@ -115,6 +116,15 @@ class MetadataStore:
         """Remember the epochs of these partitions, all or none, in the place of what was stored of them."""
         stored = dict(epochs)
         return self._submit(lambda connection: database.put_epochs(connection, stored))
+
+    async def load_epochs(self, partition: TopicPartition) -> Epochs:
+        """What is remembered of the partition's epochs."""
+
+        def read() -> Epochs:
+            with database.storage_errors(self._shown):
+                return database.load_epochs(self._connection, partition)
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, read)
 
     def delete_topic(self, name: str) -> Awaitable[None]:
         """Forget the topic and every offset committed for it. Unknown names are fine."""
@@ -152,7 +162,7 @@ class MetadataStore:
         """What was remembered last, if anything was."""
 
         def read() -> StoredLedger | None:
-            with database.storage_errors(self.path):
+            with database.storage_errors(self._shown):
                 return database.load_ledger(self._connection, partition)
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, read)
@@ -186,27 +196,27 @@ class MetadataStore:
             try:
                 outcomes = await loop.run_in_executor(self._thread, self._commit, [write.apply for write in batch])
             except Exception as error:  # our own mistake; nobody may wait for ever because of it
-                outcomes = [StorageFailed(f"metadata database {self.path}: {error!r}") for _ in batch]
+                outcomes = [StorageFailed(f"metadata database {self._shown}: {error!r}") for _ in batch]
             for write, outcome in zip(batch, outcomes, strict=True):
                 write.settle(outcome)
 
     def _commit(self, writes: Sequence[Callable[[sqlite3.Connection], None]]) -> list[CursusError | None]:
         """One transaction on the store's thread. A refused write costs only its own caller; a failed commit, all."""
         try:
-            with database.storage_errors(self.path):
+            with database.storage_errors(self._shown):
                 self._connection.execute("BEGIN IMMEDIATE")
                 outcomes = [self._apply(write) for write in writes]
                 self._connection.execute("COMMIT")
         except StorageFailed as error:
             with suppress(sqlite3.Error):  # SQLite has often rolled back by itself
                 self._connection.execute("ROLLBACK")
-            return [StorageFailed(str(error), **error.metadata) for _ in writes]
+            return [error.again() for _ in writes]
         return outcomes
 
     def _apply(self, write: Callable[[sqlite3.Connection], None]) -> CursusError | None:
         self._connection.execute("SAVEPOINT one_write")
         try:
-            with database.storage_errors(self.path):
+            with database.storage_errors(self._shown):
                 write(self._connection)
         except (OverflowError, UnicodeError) as error:
             refused: CursusError = InvalidRequest(f"a value does not fit into the metadata database: {error}")

@@ -12,17 +12,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from cursus_broker import __version__
+from cursus_broker.errors import CursusError, DiskFull, PartitionDamaged
 from cursus_broker.groups.coordinator import GroupCoordinator
 from cursus_broker.log.api import Entry
-from cursus_broker.observability.disks import DiskCollector
+from cursus_broker.log.damage import Finder
+from cursus_broker.observability.disks import DiskCollector, DiskRoom
 from cursus_broker.observability.lag import LagAges
+from cursus_broker.observability.latencies import Latencies
 from cursus_broker.topics.catalog import Catalog
+from cursus_broker.topics.scrubber import Scrubber
+
+_log = structlog.get_logger(__name__)
 
 # From a tenth of a millisecond, a local round trip, to ten seconds, the longest grace.
 _LATENCY_BUCKETS: Final = (
@@ -35,19 +42,20 @@ class BrokerMetrics:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
+        self.room = DiskRoom()
         self.registry = CollectorRegistry()
-        self._publish_latency = Histogram(
+        self._publish_latency = Latencies(
             "message_latency_seconds",
             "Duration of publish operations, from the request to the answer.",
-            buckets=_LATENCY_BUCKETS,
-            registry=self.registry,
+            _LATENCY_BUCKETS,
         )
-        self._delivery_latency = Histogram(
+        self.registry.register(self._publish_latency)
+        self._delivery_latency = Latencies(
             "cursus_delivery_latency_seconds",
             "Time from the append of a batch to its delivery to a reader that follows the log.",
-            buckets=_LATENCY_BUCKETS,
-            registry=self.registry,
+            _LATENCY_BUCKETS,
         )
+        self.registry.register(self._delivery_latency)
         self._sync_time = Histogram(
             "cursus_sync_duration_seconds",
             "Time a disk sync took. One that covers many partitions counts once.",
@@ -74,6 +82,20 @@ class BrokerMetrics:
             "cursus_broker_connections", "gRPC connections that are open.", registry=self.registry
         )
         ProcessCollector(registry=self.registry)
+        self._handshakes = Counter(
+            "cursus_tls_handshakes_refused", "TLS handshakes that failed.", registry=self.registry
+        )
+        self._scrub_damage = Counter(
+            "cursus_damage_found",
+            "Damaged places met in logs that are served, by who met them.",
+            ["finder"],
+            registry=self.registry,
+        )
+        for finder in ("reader", "scrub"):
+            self._scrub_damage.labels(finder)
+        self.handshake_refused = self._handshakes.inc
+        self._calls: Tally[tuple[str, str]] = Tally()
+        self._errors: Tally[str] = Tally()
         self.observe_publish = self._publish_latency.observe
         self.observe_sync = self._sync_time.observe
         self._duplicates: Tally[tuple[str, str]] = Tally()
@@ -85,8 +107,22 @@ class BrokerMetrics:
         self._cleaned.inc(entries)
 
     def delivered(self, entries: Sequence[Entry]) -> None:
-        """Entries on their way to a following reader. History that is read back counts too, in the last bucket."""
+        """Entries on their way to a reader that keeps up."""
         self._delivery_latency.observe(max(0.0, self._clock() - entries[-1].header.append_time_ms / 1000))
+
+    def call_ended(self, method: str, status: str) -> None:
+        self._calls[(method, status)] += 1
+
+    def refused(self, error: CursusError) -> None:
+        """A request, or one of many in it, was refused."""
+        self._errors[error.reason] += 1
+        if isinstance(error, DiskFull):
+            self.room.refused()
+
+    def damage_found(self, directory: str, partition: int, damage: PartitionDamaged, finder: Finder) -> None:
+        """A reader or the scrubber met a damaged place that nobody had met before."""
+        self._scrub_damage.labels(finder).inc()
+        _log.error("partition.damaged", topic=directory, partition=partition, found_by=finder, **damage.metadata)
 
     def stream_opened(self, method: str) -> None:
         self._open_streams.labels(method).inc()
@@ -95,14 +131,21 @@ class BrokerMetrics:
         self._open_streams.labels(method).dec()
 
     def watch(
-        self, catalog: Catalog, coordinator: GroupCoordinator, open_files: Callable[[], int], ages: LagAges
+        self,
+        catalog: Catalog,
+        coordinator: GroupCoordinator,
+        open_files: Callable[[], int],
+        ages: LagAges,
+        scrubber: Scrubber,
     ) -> None:
         """Export the state of topics and groups from now on."""
         loop = asyncio.get_running_loop()
         self.registry.register(_StateCollector(loop, catalog, coordinator, self._duplicates, open_files, ages))
+        self.registry.register(_WorkCollector(self._calls, self._errors, scrubber, self.room))
 
     def watch_disks(self, directories: Mapping[str, Path]) -> None:
         """Export how full the file systems of these directories are."""
+        self.room.watch(directories.values())
         self.registry.register(DiskCollector(directories))
 
     def serving(self, start_seconds: float, connections: Callable[[], int]) -> None:
@@ -159,10 +202,20 @@ class _StateCollector(Collector):
         written = CounterMetricFamily(
             "cursus_partition_written_bytes", "Bytes appended since the start.", labels=by_partition
         )
-        damaged = GaugeMetricFamily("cursus_damaged_partitions", "Partitions that cannot be served.", labels=("topic",))
+        read_records = CounterMetricFamily(
+            "cursus_topic_read_records", "Records handed to readers since the start.", labels=("topic",)
+        )
+        read_bytes = CounterMetricFamily(
+            "cursus_topic_read_bytes", "Bytes of record sets handed to readers since the start.", labels=("topic",)
+        )
+        damaged = GaugeMetricFamily(
+            "cursus_damaged_partitions",
+            "Partitions that cannot be served, or in which a reader or the scrubber met damage.",
+            labels=("topic",),
+        )
         failed = GaugeMetricFamily(
             "cursus_failed_partitions",
-            "Partitions that take no more until the broker is started again, because their disk failed.",
+            "Partitions that take no more until they are opened anew, because their disk failed.",
             labels=("topic",),
         )
         remembered = GaugeMetricFamily("cursus_dedup_entries", "Contents remembered now.", labels=("topic",))
@@ -183,8 +236,8 @@ class _StateCollector(Collector):
         for topic in topics:
             healthy = topic.healthy()
             partitions += len(topic.partitions)
-            if len(healthy) != len(topic.partitions):
-                damaged.add_metric((topic.name,), len(topic.partitions) - len(healthy))
+            bad = len(topic.partitions) - len(healthy)
+            topic_records = topic_bytes = 0
             if len(topic.content):
                 remembered.add_metric((topic.name,), len(topic.content))
             if topic.content.forgotten_early:
@@ -197,6 +250,9 @@ class _StateCollector(Collector):
                     causes.update(partition.producers.forgotten)
                 log, labels = partition.log, (topic.name, str(partition.id))
                 refusing += log.refusal is not None
+                bad += log.damage is not None
+                topic_records += partition.read_records
+                topic_bytes += partition.read_bytes
                 start.add_metric(labels, log.earliest_offset)
                 end.add_metric(labels, log.next_offset)
                 size.add_metric(labels, log.size_bytes)
@@ -207,6 +263,10 @@ class _StateCollector(Collector):
                 sync_count += log.syncs
                 sync_seconds += log.sync_seconds_total
                 segments += log.segment_count
+            read_records.add_metric((topic.name,), topic_records)
+            read_bytes.add_metric((topic.name,), topic_bytes)
+            if bad:
+                damaged.add_metric((topic.name,), bad)
             if refusing:
                 failed.add_metric((topic.name,), refusing)
             if remembered_producers:
@@ -230,6 +290,8 @@ class _StateCollector(Collector):
             unsynced,
             records,
             written,
+            read_records,
+            read_bytes,
             damaged,
             failed,
             *self._cuts(),
@@ -260,7 +322,14 @@ class _StateCollector(Collector):
             "Bytes that were cut off when the broker started; they are set aside.",
             value=self._catalog.recovery_cut_bytes,
         )
-        return [cuts, cut_bytes]
+        cut_records = CounterMetricFamily(
+            "cursus_recovery_cut_records",
+            "Records that were cut off when the broker started, as far as their headers could be read.",
+            labels=("topic",),
+        )
+        for topic, count in sorted(self._catalog.recovery_cut_records.items()):
+            cut_records.add_metric((topic,), count)
+        return [cuts, cut_bytes, cut_records]
 
     def _groups(self) -> list[Metric]:
         by_group = ("group",)
@@ -292,3 +361,54 @@ class _StateCollector(Collector):
             value=self._coordinator.truncated_offsets,
         )
         return [members, generation, committed, lag, age, truncated]
+
+
+class _WorkCollector(Collector):
+    """What was asked of the broker, and what it does beside: numbers that one step of the loop writes and any thread
+    may read."""
+
+    def __init__(self, calls: Tally[tuple[str, str]], errors: Tally[str], scrubber: Scrubber, room: DiskRoom) -> None:
+        self._calls = calls
+        self._errors = errors
+        self._scrubber = scrubber
+        self._room = room
+
+    def describe(self) -> list[Metric]:
+        """Nothing in advance."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        calls = CounterMetricFamily(
+            "cursus_grpc_calls", "Calls that have ended, by method and gRPC status.", labels=("method", "status")
+        )
+        for key, count in sorted(self._calls.copy().items()):
+            calls.add_metric(key, count)
+        yield calls
+        errors = CounterMetricFamily(
+            "cursus_errors",
+            "Refusals by their reason: calls, and batches and partitions within streams and fetches.",
+            labels=("reason",),
+        )
+        for reason, count in sorted(self._errors.copy().items()):
+            errors.add_metric((reason,), count)
+        yield errors
+        scrubber = self._scrubber
+        yield CounterMetricFamily(
+            "cursus_scrub_verified_bytes", "Bytes of sealed segments verified.", value=scrubber.verified_bytes
+        )
+        yield CounterMetricFamily("cursus_scrub_rounds", "Rounds over all segments that ended.", value=scrubber.rounds)
+        yield GaugeMetricFamily(
+            "cursus_scrub_round_began_seconds",
+            "When the present or last round began, in seconds since 1970; 0 before the first.",
+            value=scrubber.progress.began_ms / 1000,
+        )
+        yield GaugeMetricFamily(
+            "cursus_scrub_round_progress",
+            "Share of the present round that is done, from 0 to 1; 1 between two rounds.",
+            value=scrubber.share_done,
+        )
+        yield GaugeMetricFamily(
+            "cursus_disk_full",
+            "1 while publishes are refused because there is no room on the disk.",
+            value=int(self._room.is_full),
+        )

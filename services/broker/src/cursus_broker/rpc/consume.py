@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 
 from cursus_broker.consume.credit import Credit
-from cursus_broker.consume.fetch import Catalog, Edge, Fetcher, follow, resolve
-from cursus_broker.errors import InvalidRequest
+from cursus_broker.consume.fetch import LOOKED_UP_TOGETHER, Catalog, Edge, Fetcher, follow, resolve
+from cursus_broker.errors import CursusError, InvalidRequest
 from cursus_broker.log.api import Entry, Offset
+from cursus_broker.pace import Pace
 from cursus_broker.rpc.convert import fetch_part_from_proto, fetched_to_proto, place_from_proto
 from cursus_broker.rpc.guard import Stream
+from cursus_broker.rpc.shared import SharedResponses
 from cursus_broker.rpc.streams import Stopping, read_first, read_next
-from cursus_broker.rpc.wire import consume_response, fetch_response
+from cursus_broker.rpc.wire import consume_response, fetched_partition
+from cursus_broker.topics.partition import Partition
 from cursus_proto.v1 import consume_service_pb2 as pb
 
 
@@ -23,23 +25,38 @@ class ConsumeServicer:
         catalog: Catalog,
         response_bytes: int,
         observe_delivery: Callable[[Sequence[Entry]], None],
+        refused: Callable[[CursusError], None],
         stopping: Stopping,
     ) -> None:
         self._stopping = stopping
+        self._refused = refused
         self._catalog = catalog
         self._fetcher = Fetcher(catalog, response_bytes)
         self._response_bytes = response_bytes
         self._observe_delivery = observe_delivery
+        self._responses = SharedResponses(_consume_response)
 
     async def fetch(self, request: pb.FetchRequest, _: str) -> bytes:
+        pace, parts = Pace(LOOKED_UP_TOGETHER), []
+        for part in request.partitions:
+            await pace.took()
+            parts.append(fetch_part_from_proto(part))
         fetched = await self._fetcher.fetch(
-            [fetch_part_from_proto(part) for part in request.partitions],
+            parts,
             max_wait_ms=request.max_wait_ms,
             min_bytes=request.min_bytes,
             max_bytes=request.max_bytes,
             max_records=request.max_records,
         )
-        return fetch_response((fetched_to_proto(one), one.entries) for one in fetched)
+        encoded: list[bytes] = []
+        for one in fetched:
+            await pace.took()
+            if one.partition is not None:
+                one.partition.count_read(one.entries)
+            if one.error is not None:
+                self._refused(one.error)
+            encoded += fetched_partition(fetched_to_proto(one), one.entries)
+        return b"".join(encoded)
 
     async def consume(self, stream: Stream) -> None:
         first = await read_first(stream, pb.ConsumeRequest, "start")
@@ -79,12 +96,27 @@ class ConsumeServicer:
                 tasks.create_task(_take_grants(stream, credit), name="consume-grants"),
                 tasks.create_task(self._stopping.refuse(), name="consume-stopping"),
             )
-            entries_of = follow(partition, begin, end, credit, response_bytes, self._observe_delivery)
-            async with contextlib.aclosing(entries_of):
-                async for entries in entries_of:
-                    await stream.write(consume_response(entries, partition.next_offset))
+            sink = _StreamSink(stream, partition, self._responses)
+            await follow(partition, begin, end, credit, response_bytes, self._observe_delivery, sink)
             for part in beside:
                 part.cancel()
+
+
+class _StreamSink:
+    """A Consume stream, past its first answer."""
+
+    def __init__(self, stream: Stream, partition: Partition, responses: SharedResponses) -> None:
+        self._partition = partition
+        self._responses = responses
+        self.write = stream.write
+        self.write_now = stream.write_now
+
+    def encode(self, entries: Sequence[Entry]) -> bytes:
+        return self._responses.of(self._partition, entries)
+
+
+def _consume_response(partition: Partition, entries: Sequence[Entry]) -> bytes:
+    return consume_response(entries, partition.next_offset)
 
 
 async def _take_grants(stream: Stream, credit: Credit) -> None:

@@ -139,6 +139,7 @@ class GroupServicer:
             summary=_summary(described.summary),
             members=[_member(member) for member in described.members],
             partitions=[await self._partition(place, view) for place, view in described.offsets.items()],
+            rebalanced_ms=described.rebalanced_ms or 0,
         )
 
     async def delete_group(self, request: pb.DeleteGroupRequest, _: str) -> pb.DeleteGroupResponse:
@@ -269,4 +270,6 @@ def _member(member: MemberView) -> pb.GroupMember:
         partitions=partitions_to_proto(member.granted),
         session_timeout_ms=member.session_timeout_ms,
         synced=member.synced,
+        joined_ms=member.joined_ms,
+        last_heartbeat_ms=member.heard_ms,
     )

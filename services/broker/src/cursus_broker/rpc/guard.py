@@ -9,18 +9,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn, Protocol, TypeVar
+from typing import Final, NoReturn, Protocol, TypeVar
 
 import structlog
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status
+from grpc import StatusCode
 from grpc_status import rpc_status
+from structlog.contextvars import bind_contextvars
 
 from cursus_broker.errors import CursusError, InvalidRequest, ShuttingDown, refusal_in
-from cursus_broker.rpc.status import internal_status, to_status
+from cursus_broker.rpc.status import code_of, internal_status, to_status
 from cursus_transport import Call, StreamLost, forget_frames
 
 _log = structlog.get_logger()
+
+_OK: Final = StatusCode.OK.name
+# A client that leaves, and one whose deadline has passed.
+_CANCELLED: Final = StatusCode.CANCELLED.name
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -33,15 +39,24 @@ class Stream(Protocol):
 
     async def write(self, message: object) -> None: ...
 
+    def write_now(self, message: object) -> bool: ...
+
     def peer(self) -> str: ...
 
 
-class OpenCalls(Protocol):
-    """Who counts running streams."""
+class Tally(Protocol):
+    """Who counts calls."""
 
     def stream_opened(self, method: str) -> None: ...
 
     def stream_closed(self, method: str) -> None: ...
+
+    def call_ended(self, method: str, status: str) -> None:
+        """`status` is the name of a gRPC status."""
+
+    def refused(self, error: CursusError) -> None: ...
+
+    def handshake_refused(self) -> None: ...
 
 
 class Gate:
@@ -107,45 +122,55 @@ def decoder(decode: Callable[[bytes], Request]) -> Callable[[bytes], Request | U
 
 
 def unary(
-    method: str, handler: Callable[[Request, str], Awaitable[Response]], gate: Gate
+    method: str, handler: Callable[[Request, str], Awaitable[Response]], gate: Gate, calls: Tally
 ) -> Callable[..., Awaitable[Response]]:
     """Wraps `handler(request, peer)` as a unary method."""
 
     async def guarded(request: Request, context: Call) -> Response:
+        peer = _known(context)
         try:
             if isinstance(request, Undecodable):
                 raise request.refusal()
             with gate.entered():
-                return await handler(request, context.peer())
+                response = await handler(request, peer)
         except CursusError as error:
-            await _abort(context, to_status(error))
+            await _refuse(method, context, error, calls)
         except Exception:
-            _log.exception("rpc.failed", method=method)
-            await _abort(context, internal_status())
+            await _fail(method, context, calls)
+        except asyncio.CancelledError:
+            calls.call_ended(method, _CANCELLED)
+            raise
+        calls.call_ended(method, _OK)
+        return response
 
     return guarded
 
 
 def stream(
-    method: str, handler: Callable[[Stream], Awaitable[None]], gate: Gate, calls: OpenCalls
+    method: str, handler: Callable[[Stream], Awaitable[None]], gate: Gate, calls: Tally
 ) -> Callable[..., Awaitable[None]]:
     """Wraps `handler(stream)` as a bidirectional method. The handler reads and writes the stream itself."""
 
     async def guarded(_: object, context: Call) -> None:
+        _known(context)
         calls.stream_opened(method)
         try:
             with gate.entered():
                 await handler(context)
+            calls.call_ended(method, _OK)
+        except asyncio.CancelledError:
+            calls.call_ended(method, _CANCELLED)
+            raise
         except Exception as error:
             # The parts of a stream run in task groups, which wrap what they raise.
             if (refused := refusal_in(error)) is not None:
-                await _abort(context, to_status(refused))
+                await _refuse(method, context, refused, calls)
             if _client_left(error):
-                _log.debug("rpc.left", method=method, peer=context.peer())
+                _log.debug("rpc.left", method=method)
+                calls.call_ended(method, _CANCELLED)
                 forget_frames(error)  # the transport does so with what it gets to see
                 return
-            _log.exception("rpc.failed", method=method)
-            await _abort(context, internal_status())
+            await _fail(method, context, calls)
         finally:
             calls.stream_closed(method)
 
@@ -159,6 +184,27 @@ def _client_left(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return all(map(_client_left, error.exceptions))
     return isinstance(error, StreamLost | CursusError)
+
+
+def _known(context: Call) -> str:
+    """Let everything that this call logs say who called, and answer the peer."""
+    peer = context.peer()
+    bind_contextvars(peer=peer, client=context.user_agent())
+    return peer
+
+
+async def _refuse(method: str, context: Call, error: CursusError, calls: Tally) -> NoReturn:
+    calls.refused(error)
+    calls.call_ended(method, code_of(error).name)
+    _log.debug("rpc.refused", method=method, reason=error.reason, detail=str(error))
+    await _abort(context, to_status(error))
+
+
+async def _fail(method: str, context: Call, calls: Tally) -> NoReturn:
+    """To be called where an exception is handled that is a bug."""
+    _log.exception("rpc.failed", method=method)
+    calls.call_ended(method, StatusCode.INTERNAL.name)
+    await _abort(context, internal_status())
 
 
 async def _abort(context: Call, status: Status) -> NoReturn:

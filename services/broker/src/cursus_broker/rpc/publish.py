@@ -42,9 +42,11 @@ class PublishServicer:
         window_bytes: int,
         max_batch_bytes: int,
         observe_latency: Callable[[float], None],
+        refused: Callable[[CursusError], None],
         stopping: Stopping,
     ) -> None:
         self._publisher = publisher
+        self._refused = refused
         self._catalog = catalog
         self._stopping = stopping
         self._window_bytes = window_bytes
@@ -81,7 +83,9 @@ class PublishServicer:
                 opened=pb.PublishStreamOpened(window_bytes=self._window_bytes, max_batch_bytes=self._max_batch_bytes)
             )
         )
-        await _PublishStream(stream, self._publisher, self._window_bytes, self._observe_latency, self._stopping).run()
+        await _PublishStream(
+            stream, self._publisher, self._window_bytes, self._observe_latency, self._refused, self._stopping
+        ).run()
 
 
 @dataclass(slots=True)
@@ -103,9 +107,11 @@ class _PublishStream:
         publisher: Publisher,
         window_bytes: int,
         observe_latency: Callable[[float], None],
+        refused: Callable[[CursusError], None],
         stopping: Stopping,
     ) -> None:
         self._stream = stream
+        self._refused = refused
         self._stopping = stopping
         self._publisher = publisher
         self._window_bytes = window_bytes
@@ -176,6 +182,7 @@ class _PublishStream:
             self._unanswered_bytes += unanswered.size
             unanswered.receipt = await self._publisher.append(submission)
         except CursusError as error:
+            self._refused(error)
             unanswered.refused = to_status(error)
         except Exception:
             _log.exception("publish.failed", topic=request.topic)
@@ -205,14 +212,14 @@ class _PublishStream:
         except TimeoutError:
             self._worth_waiting_for = len(self._unanswered)
 
-    @staticmethod
-    async def _settle(unanswered: _Unanswered) -> None:
+    async def _settle(self, unanswered: _Unanswered) -> None:
         """Wait for the disk if the batch asked for it; a failing disk turns its answer into a refusal."""
         if unanswered.receipt is None or unanswered.receipt.synced is None:
             return
         try:
             await unanswered.receipt.synced
         except CursusError as error:
+            self._refused(error)
             unanswered.receipt, unanswered.refused = None, to_status(error)
 
     async def _write_ready(self) -> None:

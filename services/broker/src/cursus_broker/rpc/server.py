@@ -35,7 +35,7 @@ from cursus_proto.v1 import (
     publish_service_pb2,
     topic_service_pb2,
 )
-from cursus_service.tls import CertificateWatch
+from cursus_service.tls import CertificateWatch, RefusedHandshakes, TlsFileError, load_authorities, load_identity
 from cursus_transport import Budget, Limits
 from cursus_transport import Server as GrpcServer
 
@@ -83,8 +83,9 @@ class Servicers:
 class Server:
     """Serves the contract, health and reflection on one port."""
 
-    def __init__(self, settings: GrpcSettings, publish: PublishSettings, calls: guard.OpenCalls) -> None:
-        self._server = GrpcServer(_limits(settings, publish.max_batch_bytes))
+    def __init__(self, settings: GrpcSettings, publish: PublishSettings, calls: guard.Tally) -> None:
+        handshakes = RefusedHandshakes(calls.handshake_refused)
+        self._server = GrpcServer(_limits(settings, publish.max_batch_bytes), handshakes.note)
         self._decoders = Decoders(settings.max_request_bytes, publish)
         self._calls = calls
         self._gate = guard.Gate()
@@ -105,8 +106,10 @@ class Server:
                 self._certificates = _certificates(tls)
             context = None if self._certificates is None else self._certificates.context
             return self._server.bind(host, port, context)
-        except OSError as error:  # ssl.SSLError is one
-            raise StorageFailed(f"cannot listen on {host}:{port}: {error}") from error
+        except TlsFileError as error:
+            raise StorageFailed(f"cannot serve TLS: {error}") from error
+        except OSError as error:
+            raise StorageFailed(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
 
     async def start(self, servicers: Servicers) -> None:
         """Serve, and say so to health checks."""
@@ -150,7 +153,7 @@ class Decoders:
 
 
 def _handler(
-    service: ServiceDescriptor, servicers: Servicers, gate: guard.Gate, calls: guard.OpenCalls, decoders: Decoders
+    service: ServiceDescriptor, servicers: Servicers, gate: guard.Gate, calls: guard.Tally, decoders: Decoders
 ) -> grpc.GenericRpcHandler:
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for method in service.methods:
@@ -164,7 +167,7 @@ def _handler(
             )
         else:
             handlers[method.name] = grpc.unary_unary_rpc_method_handler(
-                guard.unary(name, serve, gate),
+                guard.unary(name, serve, gate, calls),
                 request_deserializer=decoders.of(method.input_type),
                 response_serializer=_serializer(method.output_type),
             )
@@ -207,11 +210,9 @@ def _certificates(tls: TlsSettings) -> CertificateWatch:
     files = [file for file in (cert, key, client_ca) if file is not None]
 
     def load(context: ssl.SSLContext) -> None:
-        for file in files:
-            file.open("rb").close()  # the errors of ssl do not name the file
-        context.load_cert_chain(cert, key)
+        load_identity(context, cert, key)
         if client_ca is not None:
-            context.load_verify_locations(client_ca)
+            load_authorities(context, client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
 
     return CertificateWatch(files, load)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from google.protobuf.any_pb2 import Any as AnyMessage
-from google.rpc.error_details_pb2 import ErrorInfo
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 from grpc import StatusCode
 
@@ -47,6 +47,8 @@ CODES: Final[dict[type[errors.CursusError], StatusCode]] = {
     errors.InconsistentGroup: StatusCode.FAILED_PRECONDITION,
     errors.ShuttingDown: StatusCode.UNAVAILABLE,
     errors.StorageFailed: StatusCode.UNAVAILABLE,
+    errors.PartitionReopened: StatusCode.UNAVAILABLE,
+    errors.DiskFull: StatusCode.RESOURCE_EXHAUSTED,
     errors.WriteTimeout: StatusCode.RESOURCE_EXHAUSTED,
     errors.ResourceLimit: StatusCode.RESOURCE_EXHAUSTED,
     errors.PartitionDamaged: StatusCode.DATA_LOSS,
@@ -57,13 +59,23 @@ CODES: Final[dict[type[errors.CursusError], StatusCode]] = {
 _LONGEST_TEXT: Final = 1_000
 
 
+def code_of(error: errors.CursusError) -> StatusCode:
+    return CODES[type(error)]
+
+
 def to_status(error: errors.CursusError) -> Status:
-    """The error as google.rpc.Status with its ErrorInfo."""
+    """The error as google.rpc.Status with its ErrorInfo, and RetryInfo where there is something to say."""
     info = AnyMessage()
     metadata = {key: _shown(value) for key, value in error.metadata.items()}
     info.Pack(ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata))
-    code: int = CODES[type(error)].value[0]
-    return Status(code=code, message=_shown(str(error)), details=[info])
+    code: int = code_of(error).value[0]
+    details = [info]
+    if error.retry_after_ms is not None:
+        retry = RetryInfo()
+        retry.retry_delay.FromMilliseconds(error.retry_after_ms)
+        details.append(AnyMessage())
+        details[-1].Pack(retry)
+    return Status(code=code, message=_shown(str(error)), details=details)
 
 
 def _shown(text: str) -> str:

@@ -18,6 +18,7 @@ from cursus_broker.metadata.model import TopicPartition
 from cursus_broker.rpc.convert import partitions_to_proto, place_from_proto
 from cursus_broker.rpc.groups import commits_from_proto, join_request, results_to_proto
 from cursus_broker.rpc.guard import Stream
+from cursus_broker.rpc.shared import SharedResponses
 from cursus_broker.rpc.status import to_status
 from cursus_broker.rpc.streams import Stopping, read_first, read_next
 from cursus_broker.rpc.wire import subscribe_response
@@ -35,8 +36,9 @@ _LARGE_ORDER_BYTES: Final = 64 * 1024
 class _StreamOutbox:
     """Puts a member's messages on its stream, one at a time: gRPC does not take two writes at once."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, responses: SharedResponses) -> None:
         self._stream = stream
+        self._responses = responses
         self._turn = asyncio.Lock()
 
     async def assignment(
@@ -60,7 +62,7 @@ class _StreamOutbox:
         await self.write(pb.SubscribeResponse(assignment=message))
 
     async def batches(self, partition: Partition, entries: Sequence[Entry]) -> None:
-        await self._write(subscribe_response(partition.topic, partition.id, entries, partition.next_offset))
+        await self._write(self._responses.of(partition, entries))
 
     async def failed(self, place: TopicPartition, error: CursusError) -> None:
         message = pb.SubscribedBatches(topic=place.topic, partition=place.partition, error=to_status(error))
@@ -89,6 +91,7 @@ class SubscribeServicer:
         self._response_bytes = response_bytes
         self._observe_delivery = observe_delivery
         self._open = Registry()
+        self._responses = SharedResponses(_subscribe_response)
 
     async def subscribe(self, stream: Stream) -> None:
         first = await read_first(stream, SubscribeRequest, "start")
@@ -103,7 +106,7 @@ class SubscribeServicer:
         )
         joined = await self._coordinator.join(_join_request(start, stream.peer()))
         group, member_id = start.group, joined.member_id
-        outbox = _StreamOutbox(stream)
+        outbox = _StreamOutbox(stream, self._responses)
         subscription = Subscription(
             self._coordinator,
             self._catalog,
@@ -154,6 +157,10 @@ class SubscribeServicer:
             await self._coordinator.leave(group, member_id)
         except MemberNotFound:
             return  # LeaveGroup, or the loss of its session, came first
+
+
+def _subscribe_response(partition: Partition, entries: Sequence[Entry]) -> bytes:
+    return subscribe_response(partition.topic, partition.id, entries, partition.next_offset)
 
 
 async def _serve_in_order(

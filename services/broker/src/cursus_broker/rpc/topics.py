@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from typing import Final
+
+import structlog
+
 from cursus_broker.consume.fetch import LOOKED_UP_TOGETHER, resolve
-from cursus_broker.errors import InvalidRequest, PartitionDamaged
-from cursus_broker.log.api import Offset
+from cursus_broker.errors import InvalidRequest, PartitionDamaged, StorageFailed
+from cursus_broker.log.api import Cut, Offset
 from cursus_broker.pace import Pace
-from cursus_broker.rpc.convert import config_from_proto, place_from_proto, topic_to_proto
+from cursus_broker.rpc.convert import config_from_proto, config_to_proto, place_from_proto, topic_to_proto
 from cursus_broker.topics.catalog import Catalog
+from cursus_broker.topics.config import TopicConfig
 from cursus_broker.topics.partition import Partition
 from cursus_proto.v1 import topic_service_pb2 as pb
 
+log = structlog.get_logger(__name__)
+
+_SHOWN: Final = 5  # partitions named in a line
+
 
 class TopicServicer:
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, defaults: TopicConfig) -> None:
         self._catalog = catalog
+        self._defaults = defaults
 
     async def create_topic(self, request: pb.CreateTopicRequest, _: str) -> pb.CreateTopicResponse:
         config = config_from_proto(request.config)
@@ -32,7 +45,8 @@ class TopicServicer:
         topic = self._catalog.topic(request.name)
         return pb.DescribeTopicResponse(
             topic=topic_to_proto(topic),
-            partitions=[_describe(number, partition) for number, partition in enumerate(topic.partitions)],
+            effective_config=config_to_proto(self._defaults.merged(topic.config)),
+            partitions=[describe_partition(number, partition) for number, partition in enumerate(topic.partitions)],
         )
 
     async def update_topic(self, request: pb.UpdateTopicRequest, _: str) -> pb.UpdateTopicResponse:
@@ -44,12 +58,20 @@ class TopicServicer:
         topic = await self._catalog.add_partitions(request.name, request.partition_count)
         return pb.AddPartitionsResponse(topic=topic_to_proto(topic))
 
+    async def reopen_partition(self, request: pb.ReopenPartitionRequest, _: str) -> pb.ReopenPartitionResponse:
+        reopened = await self._catalog.reopen(request.topic, request.partition)
+        partition = self._catalog.partition(request.topic, request.partition)
+        return pb.ReopenPartitionResponse(reopened=reopened, partition=describe_partition(request.partition, partition))
+
     async def list_offsets(self, request: pb.ListOffsetsRequest, _: str) -> pb.ListOffsetsResponse:
         topic = self._catalog.topic(request.topic)
         place = place_from_proto(request.at)
         response = pb.ListOffsetsResponse()
+        wanted = request.partitions or range(len(topic.partitions))
+        if request.sync:
+            await _sync(map(topic.partition, wanted))
         pace = Pace(LOOKED_UP_TOGETHER)
-        for partition_id in request.partitions or range(len(topic.partitions)):
+        for partition_id in wanted:
             await pace.took()
             partition = topic.partition(partition_id)
             found = await resolve(partition, place)
@@ -77,10 +99,28 @@ class TopicServicer:
             await pace.took()
             earliest = await self._catalog.trim(topic, part.partition, Offset(part.before_offset))
             response.partitions.add(partition=part.partition, earliest_offset=earliest)
+        log.info(
+            "topic.records_deleted",
+            topic=topic.name,
+            partitions=len(response.partitions),
+            earliest_offsets={one.partition: one.earliest_offset for one in response.partitions[:_SHOWN]},
+        )
         return response
 
 
-def _describe(number: int, partition: Partition | PartitionDamaged) -> pb.PartitionDescription:
+async def _sync(partitions: Iterable[Partition]) -> None:
+    """Return when what is written now is synced, where the disk lets it: the synced offset tells how far it is."""
+    pace = Pace(LOOKED_UP_TOGETHER)
+    syncs = []
+    for partition in partitions:
+        await pace.took()
+        with contextlib.suppress(StorageFailed):
+            if (sync := partition.log.sync_soon(partition.log.next_offset)) is not None:
+                syncs.append(sync)
+    await asyncio.gather(*syncs, return_exceptions=True)
+
+
+def describe_partition(number: int, partition: Partition | PartitionDamaged) -> pb.PartitionDescription:
     if isinstance(partition, PartitionDamaged):
         return pb.PartitionDescription(partition=number, damage=str(partition))
     log = partition.log
@@ -91,4 +131,11 @@ def _describe(number: int, partition: Partition | PartitionDamaged) -> pb.Partit
         synced_offset=log.synced_offset,
         size_bytes=log.size_bytes,
         segment_count=log.segment_count,
+        damage="" if log.damage is None else str(log.damage),
+        refusal=log.refusal or "",
+        recovery_cut=None if partition.cut is None else _cut_to_proto(partition.cut),
     )
+
+
+def _cut_to_proto(cut: Cut) -> pb.RecoveryCut:
+    return pb.RecoveryCut(offset=cut.offset, record_count=cut.records, bytes=cut.bytes, cause=cut.cause)

@@ -87,13 +87,10 @@ def subscribe_response(topic: str, partition: int, entries: Sequence[Entry], nex
     return chunks.add_batches(_SUBSCRIBED_BATCH, entries).embedded(_SUBSCRIBE_BATCHES).joined()
 
 
-def fetch_response(partitions: Iterable[tuple[FetchedPartition, Sequence[Entry]]]) -> bytes:
-    """FetchResponse, each partition given as its other fields and its entries."""
-    parts: list[bytes] = []
-    for fields, entries in partitions:
-        chunks = _Chunks(fields.SerializeToString()).add_batches(_FETCHED_BATCH, entries)
-        parts += chunks.embedded(_FETCHED_PARTITION).parts
-    return b"".join(parts)
+def fetched_partition(fields: FetchedPartition, entries: Sequence[Entry]) -> list[bytes]:
+    """One of FetchResponse.partitions, given as its other fields and its entries: to be joined with the others."""
+    chunks = _Chunks(fields.SerializeToString()).add_batches(_FETCHED_BATCH, entries)
+    return chunks.embedded(_FETCHED_PARTITION).parts
 
 
 def _fields(entry: Entry) -> bytes:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +23,8 @@ from cursus_broker.errors import (
     CursusError,
     InvalidPartitionCount,
     PartitionDamaged,
+    PartitionNotFound,
+    PartitionReopened,
     ResourceLimit,
     ShuttingDown,
     StorageFailed,
@@ -29,7 +32,7 @@ from cursus_broker.errors import (
     TopicNotFound,
 )
 from cursus_broker.log.api import Engine, Offset, RetentionPolicy
-from cursus_broker.metadata.model import Snapshot, StoredTopic
+from cursus_broker.metadata.model import Snapshot, StoredTopic, TopicPartition
 from cursus_broker.metadata.store import MetadataStore
 from cursus_broker.pace import Pace
 from cursus_broker.publish.dedup import ContentLimits, ContentMemory
@@ -82,7 +85,8 @@ class Catalog:
         self._ledgers = Ledgers(store)
         self._changing = asyncio.Lock()
         self._changes: set[asyncio.Task[object]] = set()
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[str], None]] = []
+        self._reopen_listeners: list[Callable[[Mapping[TopicPartition, Partition]], Awaitable[None]]] = []
 
     # Looking
 
@@ -93,9 +97,10 @@ class Catalog:
             raise TopicNotFound(name)
         return topic
 
-    def topics(self) -> list[Topic]:
-        """All topics, sorted by name."""
-        return [self._topics[name] for name in sorted(self._topics)]
+    def topics(self, names: Collection[str] | None = None) -> list[Topic]:
+        """All topics, or those of `names` that exist; sorted by name."""
+        found = self._topics.keys() if names is None else [name for name in set(names) if name in self._topics]
+        return [self._topics[name] for name in sorted(found)]
 
     def names(self) -> Collection[str]:
         return self._topics.keys()
@@ -123,6 +128,11 @@ class Catalog:
         return self._opener.cuts
 
     @property
+    def recovery_cut_records(self) -> Mapping[str, int]:
+        """Records of these tails, as far as their headers could be read, by topic."""
+        return self._opener.cut_records
+
+    @property
     def recovery_cut_bytes(self) -> int:
         return self._opener.cut_bytes
 
@@ -131,9 +141,13 @@ class Catalog:
         one = self._topics[topic].partitions[partition]
         return (0, 0) if isinstance(one, PartitionDamaged) else (one.earliest_offset, one.next_offset)
 
-    def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after every change of the set of topics or of a partition count."""
+    def on_change(self, listener: Callable[[str], None]) -> None:
+        """Call `listener` with the topic's name after every creation, deletion or change of a partition count."""
         self._listeners.append(listener)
+
+    def on_reopen(self, listener: Callable[[Mapping[TopicPartition, Partition]], Awaitable[None]]) -> None:
+        """Have `listener` put right what depends on a partition that is opened anew, before it is served."""
+        self._reopen_listeners.append(listener)
 
     # Changing
 
@@ -160,8 +174,8 @@ class Catalog:
                 await self._engine.delete(name)
                 raise
             topic = self._admit(stored, config, partitions, is_new=True)
-            log.info("topic.created", topic=name, partitions=partition_count)
-        self._changed()
+            log.info("topic.created", topic=name, partitions=partition_count, config=config.set_fields())
+        self._changed(name)
         return topic
 
     async def create_missing(self, name: str) -> Topic:
@@ -189,8 +203,9 @@ class Catalog:
                 await self._engine.delete(name)
             finally:
                 await self._forget_content(topic)
-            log.info("topic.deleted", topic=name)
-        self._changed()
+                # Also if the disk refused: nobody finds the topic any more.
+                self._changed(name)
+            log.info("topic.deleted", topic=name, partitions=len(topic.partitions), topic_id=str(topic.id))
 
     async def update(self, name: str, update: TopicConfig, reset_fields: Sequence[str]) -> Topic:
         """Change a topic's configuration. Raises TopicNotFound, InvalidTopicConfig, StorageFailed."""
@@ -202,10 +217,10 @@ class Catalog:
             config = topic.config.without(reset_fields).merged(update)
             config.validate()
             await self._store.put_topic(_stored(topic, config, len(topic.partitions)))
-            topic.config = config
+            before, topic.config = topic.config, config
             for partition in topic.healthy():
                 configure(partition, config)
-            log.info("topic.updated", topic=name)
+            log.info("topic.updated", topic=name, changed=_changes(before.set_fields(), config.set_fields()))
             return topic
 
     async def add_partitions(self, name: str, partition_count: int) -> Topic:
@@ -238,9 +253,56 @@ class Catalog:
                 raise
             topic.partitions.extend(added)
             self._partition_count += len(added)
-            log.info("topic.partitions_added", topic=name, partitions=partition_count)
-        self._changed()
+            log.info("topic.partitions_added", topic=name, partitions=partition_count, before=present)
+        self._changed(name)
         return topic
+
+    async def reopen(self, name: str, partition_id: int) -> bool:
+        """Open the log of a partition anew that is damaged or takes no more. False if nothing is wrong with it.
+
+        Raises TopicNotFound, PartitionNotFound, StorageFailed; PartitionDamaged if it cannot be served still.
+        """
+        return await self._whole(self._reopen(name, partition_id))
+
+    async def _reopen(self, name: str, partition_id: int) -> bool:
+        async with self._changing:
+            topic = self.topic(name)
+            if not 0 <= partition_id < len(topic.partitions):
+                raise PartitionNotFound(name, partition_id, len(topic.partitions))
+            present, place = topic.partitions[partition_id], TopicPartition(name, partition_id)
+            if isinstance(present, Partition):
+                if present.log.refusal is None:
+                    return await _recheck(present)
+                log.info("partition.reopening", topic=name, partition=partition_id, cause=present.log.refusal)
+                text = f"partition {partition_id} of topic {name!r} is opened anew: try again"
+                present.retire(PartitionReopened(text, topic=name, partition=partition_id))
+                with suppress(StorageFailed):  # what could not be synced is what opening sees to
+                    await present.log.close()
+            opened = await self._opener.reopen(place, topic.config)
+            if isinstance(opened, PartitionDamaged):
+                topic.partitions[partition_id] = opened
+                raise opened
+            try:
+                for listener in self._reopen_listeners:
+                    await listener({place: opened})
+            except BaseException:
+                await self._engine.release(name, [partition_id])
+                raise
+            topic.partitions[partition_id] = opened
+            if isinstance(present, PartitionDamaged) or opened.next_offset < present.next_offset:
+                # As after a restart: what was remembered may lie behind the cut, or was never read.
+                await self._forget_content(topic)
+                topic.content = self._content.open()
+                topic.recall = Recall(name, topic.content, [(one.id, one.log) for one in topic.healthy()])
+            log.warning(
+                "partition.reopened",
+                topic=name,
+                partition=partition_id,
+                next_offset=opened.next_offset,
+                leader_epoch=opened.leader_epoch,
+                cut_records=0 if opened.cut is None else opened.cut.records,
+            )
+            return True
 
     # Life
 
@@ -373,9 +435,9 @@ class Catalog:
                 limit=self._settings.max_partitions,
             )
 
-    def _changed(self) -> None:
+    def _changed(self, name: str) -> None:
         for listener in self._listeners:
-            listener()
+            listener(name)
 
     async def _forget_content(self, topic: Topic) -> None:
         if topic.recall is not None:
@@ -408,6 +470,23 @@ async def refuse_lost_metadata(database: Path, engine: Engine) -> None:
             " a backup, or move the logs away to start empty",
             file=database,
         )
+
+
+def _changes(before: Mapping[str, object], after: Mapping[str, object]) -> dict[str, str]:
+    """What is another value now, as a person reads it."""
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return {name: f"{before.get(name, 'default')} -> {after.get(name, 'default')}" for name in names}
+
+
+async def _recheck(partition: Partition) -> bool:
+    """Look again at the damage that was met in a partition that is served: its files may have been restored. False if
+    none was. Raises PartitionDamaged."""
+    if partition.log.damage is None:
+        return False
+    if (damage := await partition.log.recheck()) is not None:
+        raise damage
+    log.info("partition.damage_mended", topic=partition.topic, partition=partition.id)
+    return True
 
 
 def _stored(topic: Topic, config: TopicConfig, partition_count: int) -> StoredTopic:

@@ -84,6 +84,12 @@ class TopicConfig:
         cleared: dict[str, Any] = dict.fromkeys(names)
         return replace(self, **cleared)
 
+    def set_fields(self) -> dict[str, object]:
+        """What is not left to the broker's defaults, by name."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "labels"}
+        found = {name: value for name, value in values.items() if value is not None}
+        return {**found, "labels": dict(self.labels)} if self.labels else found
+
     def to_json(self) -> str:
         """Only what is set, in a fixed order: equal configurations give equal text."""
         values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "labels"}

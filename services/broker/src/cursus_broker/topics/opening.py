@@ -39,6 +39,7 @@ class Opener:
         self._tails = tails
         self._tail_records = tail_records
         self.cuts: Tally[str] = Tally()
+        self.cut_records: Tally[str] = Tally()
         self.cut_bytes = 0
 
     async def open(self, snapshot: Snapshot) -> dict[str, tuple[TopicConfig, list[Opened]]]:
@@ -90,6 +91,21 @@ class Opener:
         await self._engine.secure(topic, [one.id for one in partitions if isinstance(one, Partition)])
         return partitions, begun
 
+    async def reopen(self, place: TopicPartition, config: TopicConfig) -> Opened:
+        """The partition, whose log is closed or never could be opened, opened as at a start of the broker.
+
+        Raises StorageFailed.
+        """
+        known = await self._store.load_epochs(place)
+        try:
+            partition, epochs = await self._open(place, config, known, self._store.next_epoch())
+            if epochs != known:
+                await self._store.put_epochs({place: epochs})
+        except BaseException:
+            await self._engine.release(place.topic, [place.partition])
+            raise
+        return partition
+
     async def _open(
         self, place: TopicPartition, config: TopicConfig, known: Epochs | None, epoch: int
     ) -> tuple[Opened, Epochs]:
@@ -104,10 +120,11 @@ class Opener:
             ledger = await rebuild_ledger(opened, stored)
         except PartitionDamaged as damage:
             log.error("partition.damaged", topic=place.topic, partition=place.partition, **damage.metadata)
+            await self._engine.release(place.topic, [place.partition])  # it may be open, and damaged further on
             return damage, known or Epochs()
         tail = Tail(self._tails, self._tail_records, opened.next_offset)
         upto = Offset(0 if stored is None else stored.reach.upto_offset)
-        partition = Partition(place.topic, place.partition, opened, tail, ledger, upto)
+        partition = Partition(place.topic, place.partition, opened, tail, ledger, upto, recovered.cut)
         configure(partition, config)
         return partition, recovered.epochs
 
@@ -116,6 +133,7 @@ class Opener:
         if recovered.cut is not None:
             self.cuts[place.topic] += 1
             self.cut_bytes += recovered.cut.bytes
+            self.cut_records[place.topic] += recovered.cut.records
             log.warning(
                 "log.recovery.cut",
                 topic=place.topic,
@@ -123,6 +141,7 @@ class Opener:
                 segment=recovered.cut.file,
                 position=recovered.cut.position,
                 cut_bytes=recovered.cut.bytes,
+                cut_records=recovered.cut.records,
                 set_aside=list(recovered.cut.set_aside),
                 next_offset=recovered.cut.offset,
                 cause=recovered.cut.cause,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cursus_broker.consume.tail import Tail
-from cursus_broker.errors import LogTruncated, OffsetOutOfRange
-from cursus_broker.log.api import MANY_RECORDS, Batch, Entry, EntryHeader, Log, Offset
+from cursus_broker.errors import CursusError, LogTruncated, OffsetOutOfRange
+from cursus_broker.log.api import MANY_RECORDS, Batch, Cut, Entry, EntryHeader, Log, Offset
 from cursus_broker.publish.producers import ProducerLedger
 from cursus_broker.publish.remembered import Remembered
 
@@ -18,7 +18,20 @@ class Partition:
     publishers see one order and readers never see half of it.
     """
 
-    __slots__ = ("_last_append_ms", "_ledger_at_bytes", "id", "ledger_upto", "log", "producers", "tail", "topic")
+    __slots__ = (
+        "_last_append_ms",
+        "_ledger_at_bytes",
+        "_retired_by",
+        "cut",
+        "id",
+        "ledger_upto",
+        "log",
+        "producers",
+        "read_bytes",
+        "read_records",
+        "tail",
+        "topic",
+    )
 
     def __init__(
         self,
@@ -28,6 +41,7 @@ class Partition:
         tail: Tail,
         producers: ProducerLedger,
         ledger_upto: Offset = Offset(0),  # noqa: B008  # a number
+        cut: Cut | None = None,
     ) -> None:
         self.topic = topic
         self.id = partition_id
@@ -36,8 +50,14 @@ class Partition:
         self.producers = producers
         self.ledger_upto = ledger_upto
         """Up to here the producers are saved, apart from the log."""
+        self.cut = cut
+        """What opening the log cut off."""
+        # Plain counters for metrics.
+        self.read_records = 0
+        self.read_bytes = 0
         self._last_append_ms = 0
         self._ledger_at_bytes = 0
+        self._retired_by: CursusError | None = None
 
     @property
     def earliest_offset(self) -> Offset:
@@ -83,6 +103,8 @@ class Partition:
 
         Raises OffsetOutOfRange, PartitionDamaged.
         """
+        if self._retired_by is not None:
+            raise self._retired_by
         if not self.log.earliest_offset <= offset <= self.log.next_offset:
             raise OffsetOutOfRange(offset, self.log.earliest_offset, self.log.next_offset)
         entries = self.tail.read(offset, max_bytes, max_records)
@@ -97,6 +119,17 @@ class Partition:
         entries = self.tail.read(offset, 1)
         header = entries[0].header if entries else await self.log.header_at(offset)
         return None if header is None else header.append_time_ms
+
+    def count_read(self, entries: Sequence[Entry]) -> None:
+        """These entries go to a reader."""
+        for header, payload in entries:
+            self.read_records += header.record_count
+            self.read_bytes += len(payload)
+
+    def retire(self, reason: CursusError) -> None:
+        """Another object takes this one's place: refuse everybody who still has it, for this reason."""
+        self._retired_by = reason
+        self.tail.close(reason)
 
     # Producers
 

@@ -15,8 +15,10 @@ import yaml
 
 from cursus_service.settings.declare import Leaf, Section, variable_of
 from cursus_service.settings.values import MIB, Text, describe
+from cursus_service.settings.variables import misspelt
 
 MAX_FILE_BYTES: Final = MIB
+_OPTIONS: Final = ("config", "profile")
 _NULL_TAG: Final = "tag:yaml.org,2002:null"
 
 
@@ -77,11 +79,16 @@ def from_command_line(
 
 
 def from_environment(schema: Section, environ: Mapping[str, str]) -> Source:
-    """Reads the variables. An empty one counts as absent: compose files and charts write them for unset values."""
+    """Reads the variables. An empty one counts as absent: compose files and charts write them for unset values. One
+    that is spelt almost like a setting is a mistake, which would else go unnoticed."""
     source = Source()
     for leaf in schema.leaves():
         if text := environ.get(leaf.variable):
             source.given[leaf.key] = Given(text, f"environment {leaf.variable}")
+    known = {leaf.variable for leaf in schema.leaves()} | {variable_of(option) for option in _OPTIONS}
+    for name, value in sorted(environ.items()):
+        if (meant := misspelt(name, value, known)) is not None:
+            source.problems.append(f"unknown variable {name}; did you mean {meant}?")
     return source
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from cursus_gateway.dialect import commands as c
 from cursus_gateway.dialect import keyed, positional, replies
 from cursus_gateway.dialect.commands import (
     KEYWORDS,
     NOT_SERVED,
     THIRD_GENERATION,
+    Command,
     Dialect,
     Malformed,
     NotServed,
     Request,
 )
-from cursus_gateway.dialect.texts import first_word, is_clean, to_text, words_of
+from cursus_gateway.dialect.texts import first_word, is_clean, is_pattern, to_text, words_of
 
 __all__ = ["Dialect", "Malformed", "Request", "parse"]
 
@@ -35,9 +37,28 @@ def parse(raw: bytes) -> Request:
         return Request(name, NotServed(name), Dialect.KEYED, third_generation=name in THIRD_GENERATION)
     dialect = _dialect(name, arguments)
     if dialect is Dialect.POSITIONAL:
-        return Request(name, positional.parse(name, arguments), dialect, name in THIRD_GENERATION)
-    command, modern = keyed.parse(name, arguments)
+        command, modern = positional.parse(name, arguments), False
+    else:
+        command, modern = keyed.parse(name, arguments)
+    _require_one_topic(name, command)
     return Request(name, command, dialect, modern or name in THIRD_GENERATION)
+
+
+def _require_one_topic(name: str, command: Command) -> None:
+    """A pattern is read from a place that is named, and that is all: one offset for topics of different lengths would,
+    once it is committed, skip what the shorter ones get later. Raises Malformed."""
+    match command:
+        case (
+            c.BatchCommit(topic=topic)
+            | c.CommitOffset(topic=topic)
+            | c.FetchOffset(topic=topic)
+            | c.JoinGroup(topic=topic)
+            | c.RegisterGroup(topic=topic)
+            | c.Stream(topic=topic)
+            | c.Subscribe(topic=topic)
+            | c.SyncGroup(topic=topic)
+        ) if is_pattern(topic):
+            raise Malformed(replies.pattern_not_served(name, topic))
 
 
 def _dialect(name: str, arguments: str) -> Dialect:

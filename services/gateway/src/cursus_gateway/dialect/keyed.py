@@ -18,7 +18,7 @@ from cursus_gateway.dialect import commands as c
 from cursus_gateway.dialect import policies, replies
 from cursus_gateway.dialect.commands import Command, Malformed
 from cursus_gateway.dialect.pairs import read_pairs
-from cursus_gateway.dialect.texts import is_clean, to_bytes, words_of
+from cursus_gateway.dialect.texts import is_clean, is_pattern, to_bytes, words_of
 
 _MESSAGE: Final = re.compile(r"(?:^|[ \t\r\n])message=")
 _SIGNED_63: Final = 2**63
@@ -58,6 +58,8 @@ CREDENTIALS: Final = frozenset({"principal", "auth_token"})
 """Taken with every command: who sends it. There is no access control, so everybody may, whoever they are."""
 
 _THIRD_GENERATION_KEYS: Final = CREDENTIALS | {"isolation", "isolation_level", "cleanup_policy"}
+_SPELT: Final = {"producerId": "producer_id"}
+"""Keys that error codes spell in another way, as the brokers of old did."""
 _TRUE: Final = ("true", "1")
 _FALSE: Final = ("", "false", "0")
 
@@ -92,7 +94,7 @@ class Fields:
 
     def required(self, key: str) -> str:
         if not (value := self._values.get(key, "")):
-            raise Malformed(replies.error(f"missing_{key}", command=self._command))
+            raise Malformed(replies.error(f"missing_{_SPELT.get(key, key)}", command=self._command))
         return value
 
     def integer(self, key: str, default: int, low: int = 0, high: int = _SIGNED_63 - 1) -> int:
@@ -192,7 +194,7 @@ def _consume(fields: Fields) -> Command:
         raise Malformed(replies.error("invalid_consume_syntax"))
     topic = fields.required("topic")
     # Where a group stands is asked of one topic; a pattern is read from a place that is named.
-    first = 0 if "*" in topic or "?" in topic else -1
+    first = 0 if is_pattern(topic) else -1
     return c.ConsumeBatch(
         topic,
         fields.required_integer("partition", high=2**31 - 1),

@@ -32,6 +32,15 @@ _CHOICES: Final[Mapping[str, _Choice]] = {
 }
 _ACCESS_LISTS: Final = frozenset({"read_acl", "write_acl"})
 
+KEPT: Final[Mapping[str, str]] = {
+    "cleanup_policy": "delete",
+    "partitioner": "hash_key",
+    "auth_policy": "open",
+    "read_acl": "",
+    "write_acl": "",
+}
+"""What every topic does, in the order answers tell it."""
+
 KEYS: Final = frozenset(
     {*_CHOICES, *_ACCESS_LISTS, "idempotent", "replication_factor", "retention_bytes", "retention_hours"}
 )

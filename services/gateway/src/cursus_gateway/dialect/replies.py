@@ -50,6 +50,11 @@ def error(code: str, **fields: object) -> str:
     return " ".join((f"ERROR: {code}", *(f"{key}={quote(value)}" for key, value in fields.items())))
 
 
+def is_error(text: str) -> bool:
+    """Whether an answer tells a client no."""
+    return text.startswith(("ERROR:", '{"status":"ERROR"'))
+
+
 def refusal(code: str, *, retryable: bool, **fields: object) -> str:
     """An error that says whether to try again, in the words of the third generation (RULE 32)."""
     kind = "availability" if retryable else "validation"
@@ -82,6 +87,11 @@ def not_served(name: str) -> str:
     if name in CLUSTER:
         return error("distribution_required", command=name)
     return refusal("not_supported", retryable=False, command=name)
+
+
+def pattern_not_served(name: str, topic: str) -> str:
+    reason = "only CONSUME takes a pattern; a group joins and commits topics by their names"
+    return refusal("not_supported", retryable=False, command=name, topic=topic, reason=reason)
 
 
 def not_served_json(name: str) -> str:

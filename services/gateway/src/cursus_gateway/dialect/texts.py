@@ -27,6 +27,11 @@ def is_clean(text: str) -> bool:
     return True
 
 
+def is_pattern(topic: str) -> bool:
+    """Whether this is no topic's name and may match several."""
+    return "*" in topic or "?" in topic
+
+
 def first_word(text: str) -> str:
     """The first word of a trimmed text, which may go on for megabytes."""
     word = _WORD.match(text)
