@@ -134,8 +134,11 @@ func text(field []byte) *string {
 	return &shown
 }
 
-// listed shows numbers as [0,1,2].
+// listed shows numbers as [0,1,2], and none as []: JSON would show a nil slice as null.
 func listed[Number int32 | int64](numbers []Number) string {
+	if numbers == nil {
+		return "[]"
+	}
 	shown, _ := json.Marshal(numbers)
 	return string(shown)
 }
